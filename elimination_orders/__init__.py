@@ -1,0 +1,46 @@
+"""Orders in which to eliminate the vertices of a graph of partial derivatives.
+
+The package knows nothing of JAX or of arrays: a graph and, if it is not scalar, an algebra of its
+edges go in; an order and its cost come out::
+
+    from elimination_orders import EliminationGraph, find_order
+
+    graph = EliminationGraph(["x"], ["y"], [("x", "a"), ("a", "b"), ("a", "y"), ("b", "y")])
+    find_order(graph, "auto").order
+"""
+
+from elimination_orders.algebra import EDGE_KINDS, EdgeAlgebra, LiteratureAlgebra, UnitAwareAlgebra
+from elimination_orders.cost import elimination_cost, elimination_trace
+from elimination_orders.errors import (
+    InvalidGraphError,
+    InvalidObjectiveError,
+    InvalidOrderError,
+    PlannerError,
+)
+from elimination_orders.graph import EliminationGraph
+from elimination_orders.objectives import OBJECTIVES, Objective
+from elimination_orders.portfolio import ORDERS, find_order
+from elimination_orders.result import OrderResult
+from elimination_orders.state import EliminationState, EliminationStep, Update
+
+__all__ = [
+    "EDGE_KINDS",
+    "OBJECTIVES",
+    "ORDERS",
+    "EdgeAlgebra",
+    "EliminationGraph",
+    "EliminationState",
+    "EliminationStep",
+    "InvalidGraphError",
+    "InvalidObjectiveError",
+    "InvalidOrderError",
+    "LiteratureAlgebra",
+    "Objective",
+    "OrderResult",
+    "PlannerError",
+    "UnitAwareAlgebra",
+    "Update",
+    "elimination_cost",
+    "elimination_trace",
+    "find_order",
+]

@@ -1,0 +1,117 @@
+"""Objectives: what an order is judged by.
+
+An objective sees one `EliminationStep` at a time and gives it a number; the numbers of an order are
+combined by a sum, a maximum or a minimum.  The same object therefore serves as the local score of a
+greedy choice, as the step of a dynamic programme and for the ranking of orders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from elimination_orders.algebra import EdgeAlgebra, LiteratureAlgebra, UnitAwareAlgebra
+from elimination_orders.errors import InvalidObjectiveError
+from elimination_orders.graph import EliminationGraph
+from elimination_orders.state import EliminationState, EliminationStep
+
+__all__ = ["OBJECTIVES", "Objective", "resolve_objective"]
+
+Score = Callable[[EliminationStep], float]
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A measure of an elimination order; smaller is better.
+
+    Args:
+        name: for messages and tables.
+        score: number given to one elimination.
+        combine: how the numbers of an order become one.
+        scalar_algebra: the algebra under which a scalar graph is eliminated.
+    """
+
+    name: str
+    score: Score
+    combine: Literal["sum", "max", "min"] = "sum"
+    scalar_algebra: EdgeAlgebra | None = None
+
+    def start(self, graph: EliminationGraph) -> EliminationState:
+        """A fresh state of `graph` under the algebra that this objective measures with."""
+        return EliminationState(graph, self.scalar_algebra if graph.is_scalar else None)
+
+    def total(self, scores: Iterable[float]) -> float:
+        """The number of a whole order from those of its steps; 0 for an empty order."""
+        if self.combine == "sum":
+            return sum(scores)
+        return (max if self.combine == "max" else min)(scores, default=0)
+
+
+def _cost(step: EliminationStep) -> float:
+    return step.cost
+
+
+def _additions(step: EliminationStep) -> float:
+    return step.additions
+
+
+def _operations(step: EliminationStep) -> float:
+    return step.cost + step.additions
+
+
+def _edges(step: EliminationStep) -> float:
+    return step.edges
+
+
+_LITERATURE = LiteratureAlgebra()
+_UNIT_AWARE = UnitAwareAlgebra()
+
+#: Objectives by name.
+OBJECTIVES: dict[str, Objective] = {
+    "muls": Objective("muls", _cost, "sum", _LITERATURE),
+    "unit_muls": Objective("unit_muls", _cost, "sum", _UNIT_AWARE),
+    "adds": Objective("adds", _additions, "sum", _LITERATURE),
+    "flops": Objective("flops", _operations, "sum", _UNIT_AWARE),
+    "edges_left": Objective("edges_left", _edges, "min", _LITERATURE),
+    "peak_edges": Objective("peak_edges", _edges, "max", _LITERATURE),
+}
+
+_ALIASES = {
+    "mults": "muls",
+    "multiplications": "muls",
+    "cost": "muls",
+    "unit": "unit_muls",
+    "unit_aware": "unit_muls",
+    "additions": "adds",
+    "scarcity": "edges_left",
+}
+
+
+def resolve_objective(objective: str | Objective | Score) -> Objective:
+    """The objective that a name, an objective or a callable stands for.
+
+    Args:
+        objective: a name of `OBJECTIVES` or an alias of one, an `Objective`, or a callable that
+            gives a number to an `EliminationStep`; the numbers are summed.
+
+    Raises:
+        InvalidObjectiveError: if the name is unknown or the type is not one of these.
+    """
+    if isinstance(objective, Objective):
+        return objective
+    if isinstance(objective, str):
+        name = objective.lower().replace("-", "_").replace(" ", "_")
+        name = _ALIASES.get(name, name)
+        if name in OBJECTIVES:
+            return OBJECTIVES[name]
+        raise InvalidObjectiveError(
+            f"objective: unknown name {objective!r}. Expected one of "
+            f"{', '.join(map(repr, OBJECTIVES))} (aliases: {', '.join(map(repr, _ALIASES))}), an "
+            "Objective, or a callable that takes an EliminationStep."
+        )
+    if callable(objective):
+        return Objective(getattr(objective, "__name__", "custom"), objective)
+    raise InvalidObjectiveError(
+        f"objective: expected a name, an Objective or a callable, got {type(objective).__name__}."
+    )

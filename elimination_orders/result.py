@@ -1,0 +1,69 @@
+"""What a search for an order returns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from elimination_orders.graph import Vertex
+
+__all__ = ["HistoryEntry", "OrderResult"]
+
+
+@dataclass(frozen=True)
+class HistoryEntry:
+    """An improvement of the best order during a search.
+
+    Args:
+        cost: cost of the new best order.
+        evaluations: orders evaluated until then.
+        seconds: time since the search began.
+        method: what found it.
+    """
+
+    cost: float
+    evaluations: int
+    seconds: float
+    method: str
+
+
+@dataclass(frozen=True)
+class OrderResult:
+    """An elimination order and how it was found.
+
+    Args:
+        order: eliminable vertices, first eliminated first.
+        cost: cost of the order in the unit of the objective.
+        method: name of what found the order.
+        objective: name of the objective.
+        lower_bound: no order costs less than this; 0 if nothing better is known.
+        optimal: whether the order is proved to be of least cost.
+        history: improvements in the order in which they were found; the last one is the result.
+        seconds: duration of the search.
+        evaluations: number of orders that were evaluated.
+    """
+
+    order: tuple[Vertex, ...]
+    cost: float
+    method: str
+    objective: str = "muls"
+    lower_bound: float = 0
+    optimal: bool = False
+    history: tuple[HistoryEntry, ...] = field(default=(), repr=False)
+    seconds: float = 0.0
+    evaluations: int = 1
+
+    def __len__(self) -> int:
+        """Number of eliminations."""
+        return len(self.order)
+
+    def __iter__(self) -> Iterator[Vertex]:
+        """The vertices, first eliminated first: a result may stand wherever an order may."""
+        return iter(self.order)
+
+    def __repr__(self) -> str:
+        proof = ", optimal" if self.optimal else ""
+        return (
+            f"OrderResult({len(self.order)} vertices, {self.cost:g} {self.objective}, "
+            f"by {self.method}{proof})"
+        )
