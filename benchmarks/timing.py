@@ -4,9 +4,9 @@ Times on a shared machine drift by tens of per cent between two runs, so a candi
 compared with a number measured at another time. All candidates live in one process and take turns:
 one *round* samples each of them once, in an order that rotates from round to round, and a ratio is
 formed within a round before the median over rounds is taken. A sample repeats the call often
-enough to last a few milliseconds. Every possible reference is sampled twice per round; the ratio of
-its two series is the *null*: what this timer reports for two candidates that are the same. A
-ratio nearer to 1 than the null's spread says nothing.
+enough to last a few milliseconds. Every reference that may turn out the best is sampled twice per
+round; the ratio of its two series is the *null*: what this timer reports for two candidates that
+are the same. A ratio nearer to 1 than the null's spread says nothing.
 
 Example:
     >>> result = measure(
@@ -25,6 +25,10 @@ from dataclasses import dataclass
 import jax
 
 Call = Callable[[], object]
+
+# A reference so many times slower than the best one in the last warm-up round cannot be the best
+# of the measurement, and is not sampled twice.
+HOPELESS = 3.0
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,7 @@ class Measurement:
 
     Attributes:
         seconds: for each candidate its time per call in seconds, one entry per round.
-        twins: the second series of each reference, one entry per round.
+        twins: the second series of each reference that was in the running, one entry per round.
         inner: for each candidate how many calls one sample consists of.
     """
 
@@ -94,8 +98,8 @@ def measure(
 
     Args:
         candidates: name -> function of no arguments, already compiled or not.
-        references: names of the candidates that the others may be compared with; these are
-            sampled twice per round.
+        references: names of the candidates that the others are to be compared with; those that
+            may turn out the best are sampled twice per round.
         rounds: rounds to keep.
         warmup: rounds to throw away first, at least 2: the first compiles, the second fills caches
             and settles the clock of the processor.
@@ -115,8 +119,8 @@ def measure(
             rounds to speak of a median.
     """
     _check(candidates, references, rounds, warmup, min_rounds)
-    slots = [(name, False) for name in candidates] + [(name, True) for name in references]
     inner = dict.fromkeys(candidates, 1)
+    warm: dict[str, float] = {}
 
     def sample(name: str) -> float:
         call, repeats = candidates[name], inner[name]
@@ -127,13 +131,15 @@ def measure(
 
     for done in range(1, warmup + 1):
         for name in candidates:
-            seconds = sample(name)
-            # The first sample is compilation, so the number of repeats comes from the last one.
-            if done == warmup:
-                inner[name] = _repeats(seconds, sample_seconds)
+            # The last round's sample stays: the first one is compilation.
+            warm[name] = sample(name)
         if on_round is not None:
             on_round(done, warmup + rounds)
 
+    inner = {name: _repeats(seconds, sample_seconds) for name, seconds in warm.items()}
+    quickest = min(warm[name] for name in references)
+    twinned = [name for name in references if warm[name] <= HOPELESS * quickest]
+    slots = [(name, False) for name in candidates] + [(name, True) for name in twinned]
     kept: dict[tuple[str, bool], list[float]] = {slot: [] for slot in slots}
     begin = clock()
     for done in range(1, rounds + 1):
@@ -146,7 +152,7 @@ def measure(
 
     return Measurement(
         seconds={name: tuple(kept[name, False]) for name in candidates},
-        twins={name: tuple(kept[name, True]) for name in references},
+        twins={name: tuple(kept[name, True]) for name in twinned},
         inner=inner,
     )
 

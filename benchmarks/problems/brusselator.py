@@ -103,7 +103,7 @@ def sampler(n: int, *, flat: bool = False) -> Sampler:
 
 SOURCE = "Hairer and Wanner, Solving ODEs II, section IV.10 (BRUSS-2D)"
 PROBLEMS = (
-    Problem("brusselator", brusselator, sampler(16), 0, SOURCE),
-    Problem("brusselator_slices", brusselator_slices, sampler(16), 0, SOURCE),
-    Problem("brusselator_flat", brusselator_flat, sampler(16, flat=True), 0, SOURCE),
+    Problem("brusselator", brusselator, sampler(16), 0, SOURCE, batches=(1,)),
+    Problem("brusselator_slices", brusselator_slices, sampler(16), 0, SOURCE, batches=(1,)),
+    Problem("brusselator_flat", brusselator_flat, sampler(16, flat=True), 0, SOURCE, batches=(1,)),
 )

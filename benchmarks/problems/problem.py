@@ -28,6 +28,7 @@ class Problem:
         sample: random inputs for it, `sample(key, batch, dtype)`.
         argnums: the arguments that are differentiated, as for `jax.jacfwd`.
         source: where the equations are published.
+        batches: batch sizes at which the problem is timed.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Problem:
     sample: Sampler
     argnums: int | tuple[int, ...]
     source: str
+    batches: tuple[int, ...] = (1, 4096, 100_000)
 
     def __str__(self) -> str:
         """The problem's name."""

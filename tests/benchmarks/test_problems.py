@@ -43,7 +43,7 @@ def test_batch_is_made_of_single_inputs(problem):
 
 @problems
 def test_jacobian_is_finite_on_a_batch(problem):
-    batch = problem.sample(jax.random.key(3), (64,), jnp.float64)
+    batch = problem.sample(jax.random.key(3), (8,), jnp.float64)
     jacobian = jax.jit(jax.vmap(jax.jacfwd(problem.fun, problem.argnums)))(*batch)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(jacobian))
 
@@ -144,10 +144,10 @@ def test_brusselator_rests_at_its_steady_state():
     np.testing.assert_allclose(brusselator.brusselator(state), 0.0, atol=1e-12)
 
 
-@pytest.mark.parametrize("n", [3, 4, 6])
+@pytest.mark.parametrize("n", [3, 4])
 def test_brusselator_jacobian_has_twelve_nonzeros_per_grid_point(n):
     (state,) = brusselator.sample(jax.random.key(8), (), jnp.float64, n=n)
-    jacobian = jax.jacfwd(brusselator.brusselator)(state)
+    jacobian = jax.jit(jax.jacfwd(brusselator.brusselator))(state)
     assert np.count_nonzero(jacobian) == brusselator.nonzeros(n) == 12 * n * n
 
 

@@ -86,6 +86,15 @@ def test_best_reference_is_the_quickest_reference_not_the_quickest_candidate(mac
     assert result.ratio("ours", to="fwd").median == pytest.approx(1 / 3)
 
 
+def test_hopeless_reference_is_sampled_once_per_round(machine):
+    durations = {"fwd": [100.0, 9.0], "rev": [100.0, 2.0]}
+    result = timed(machine, durations, references=["fwd", "rev"], rounds=4)
+    assert list(result.twins) == ["rev"]
+    assert len(result.seconds["fwd"]) == 4
+    assert result.best_reference() == "rev"
+    assert result.ratio("fwd").median == 4.5
+
+
 def test_time_limit_keeps_the_minimum_of_rounds(machine):
     options = {"references": ["f"], "rounds": 100, "max_seconds": 5.0}
     assert timed(machine, {"f": [10.0]}, min_rounds=4, **options).rounds == 4
