@@ -2,11 +2,12 @@
 
 Times on a shared machine drift by tens of per cent between two runs, so a candidate is never
 compared with a number measured at another time. All candidates live in one process and take turns:
-one *round* samples each of them once, in an order that rotates from round to round, and a ratio is
-formed within a round before the median over rounds is taken. A sample repeats the call often
-enough to last a few milliseconds. Every reference that may turn out the best is sampled twice per
-round; the ratio of its two series is the *null*: what this timer reports for two candidates that
-are the same. A ratio nearer to 1 than the null's spread says nothing.
+one *round* samples each of them once, in a random order (fixed seed) that the next round reverses,
+so that each runs before each other equally often; a ratio is formed within a round, and the median
+over rounds is taken. A sample repeats the call often enough to last a few milliseconds. Every
+reference that may turn out the best is sampled twice per round; the ratio of its two series is the
+*null*: what this timer reports for two candidates that are the same. A ratio nearer to 1 than the
+null's spread says nothing.
 
 Example:
     >>> result = measure(
@@ -17,9 +18,10 @@ Example:
     >>> print(result.ratio("ours", to=best), result.null(best))
 """
 
+import random
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import jax
@@ -89,7 +91,7 @@ def measure(
     warmup: int = 2,
     sample_seconds: float = 5e-3,
     max_seconds: float = float("inf"),
-    min_rounds: int = 3,
+    min_rounds: int = 4,
     on_round: Callable[[int, int], None] | None = None,
     clock: Callable[[], float] = time.perf_counter,
     wait: Callable[[object], object] = jax.block_until_ready,
@@ -141,11 +143,16 @@ def measure(
     twinned = [name for name in references if warm[name] <= HOPELESS * quickest]
     slots = [(name, False) for name in candidates] + [(name, True) for name in twinned]
     kept: dict[tuple[str, bool], list[float]] = {slot: [] for slot in slots}
+    shuffle = random.Random(0).shuffle
     begin = clock()
     for done in range(1, rounds + 1):
         if done > min_rounds and clock() - begin > max_seconds:
             break
-        for slot in _rotated(slots, done):
+        if done % 2:
+            shuffle(slots)
+        else:
+            slots.reverse()
+        for slot in slots:
             kept[slot].append(sample(slot[0]))
         if on_round is not None:
             on_round(warmup + done, warmup + rounds)
@@ -172,27 +179,16 @@ def _check(
         )
     if warmup < 2:
         raise ValueError(f"warmup must be at least 2 (compilation, then caches), got {warmup}")
-    if not 1 <= min_rounds <= rounds:
+    if min(rounds, min_rounds) < 1:
         raise ValueError(
-            f"min_rounds must lie between 1 and rounds, got min_rounds={min_rounds}, "
-            f"rounds={rounds}"
+            "rounds and min_rounds must be at least 1, "
+            f"got rounds={rounds}, min_rounds={min_rounds}"
         )
 
 
 def _repeats(seconds: float, sample_seconds: float) -> int:
     """Number of calls that together last about `sample_seconds`."""
     return max(1, round(sample_seconds / max(seconds, 1e-9)))
-
-
-def _rotated(slots: list[tuple[str, bool]], by: int) -> Iterator[tuple[str, bool]]:
-    """The slots from another start, every second time backwards.
-
-    What runs before a candidate (and leaves the caches and the allocator in some state) thereby
-    changes from round to round.
-    """
-    start = by % len(slots)
-    order = slots[start:] + slots[:start]
-    return iter(order if by % 2 else order[::-1])
 
 
 def _paired_ratio(above: Sequence[float], below: Sequence[float]) -> Ratio:
