@@ -18,8 +18,8 @@ ROOT = Path(__file__).resolve().parent.parent
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
     "edges": {"errors"},
-    "rules": {"errors", "edges"},
     "graph": {"errors"},
+    "rules": {"errors", "edges", "graph"},
     "program": {"errors", "edges", "rules", "graph"},
     "emit": {"errors", "edges", "program"},
     "api": {"errors", "edges", "rules", "graph", "program", "emit"},
