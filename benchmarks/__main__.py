@@ -10,12 +10,10 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from benchmarks.compare import Case
 from benchmarks.demo import run
 from benchmarks.problems import PROBLEMS
-from benchmarks.render import as_json, markdown
+from benchmarks.render import as_json, markdown, terminal
 
 RESULTS = Path(__file__).parent / "results" / "local"
 
@@ -46,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     RESULTS.mkdir(parents=True, exist_ok=True)
     for name in options.suites or SUITES:
         reports = run(
-            SUITES[name](), Console(), rounds=options.rounds, max_seconds=options.max_seconds
+            SUITES[name](), terminal(), rounds=options.rounds, max_seconds=options.max_seconds
         )
         numbers = json.dumps(as_json(reports), indent=1) + "\n"
         (RESULTS / f"{name}.json").write_text(numbers, encoding="utf-8")

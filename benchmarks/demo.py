@@ -19,7 +19,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 
 from benchmarks.compare import ORDERS, Case, Report, compare
 from benchmarks.problems import PROBLEMS, brusselator
-from benchmarks.render import as_json, provenance, table
+from benchmarks.render import as_json, provenance, table, terminal
 
 TOLERANCE = 1e-10  # relative, float64
 
@@ -85,13 +85,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     options = parser.parse_args(arguments)
 
-    # A log file has no width of its own.
-    console = Console(width=None if sys.stdout.isatty() else 100)
+    console = terminal()
     versions = provenance()
     console.print(
         f"Jacobians by vertex elimination. JAX {versions['jax']}, Python {versions['python']}, "
-        f"{', '.join(versions['devices'])}. Counts are per input, times per batch in float32, "
-        "errors in float64."
+        f"{', '.join(versions['devices'])}. Counts are per input; times per batch, "
+        "float32 (first: with tracing, planning and compiling); errors in float64."
     )
     start = time.perf_counter()
     reports = run(

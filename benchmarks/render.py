@@ -2,25 +2,37 @@
 
 import dataclasses
 import platform
+import sys
 from typing import Any
 
 import jax
 from rich import box
+from rich.console import Console
 from rich.table import Table
 
 from benchmarks.compare import Report, Row
 
-HEADER = ("", "mults", "adds", "bytes", "first call", "time", "ratio", "max error")
+HEADER = ("", "mults", "adds", "bytes", "first", "time", "ratio", "error")
+
+
+def terminal() -> Console:
+    """The console to print to; a log file, which has no width of its own, gets 100 columns."""
+    return Console(width=None if sys.stdout.isatty() else 100)
 
 
 def table(report: Report) -> Table:
-    """A report for the terminal; ratios below 1 are faster than the better of JAX's two."""
+    """A report for the terminal: one line per candidate, fits into 80 columns.
+
+    `first` is the time of the first call (tracing, planning, compiling, one run), `time` that of a
+    later one; a ratio below 1 is faster than the better of JAX's two.
+    """
     shown = Table(
         title=report.title,
         caption=caption(report),
         title_justify="left",
         caption_justify="left",
         box=box.SIMPLE_HEAD,
+        pad_edge=False,
     )
     for name in HEADER:
         shown.add_column(name, justify="right" if name else "left", no_wrap=True)
