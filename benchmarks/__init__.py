@@ -1,0 +1,1 @@
+"""Benchmarks: problems from published equations, a paired timer, and the demo."""

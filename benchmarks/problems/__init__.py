@@ -1,0 +1,35 @@
+"""Problems written from published equations, one family per file.
+
+`PROBLEMS` holds them by name. Every function takes one input; batches are made with `jax.vmap`.
+"""
+
+from benchmarks.problems import (
+    black_scholes,
+    brusselator,
+    helmholtz_energy,
+    human_heart_dipole,
+    kerr_sen,
+    lighthouse,
+    propane_combustion,
+    robot_arm,
+    roe_flux,
+)
+from benchmarks.problems.problem import Problem
+
+_FAMILIES = (
+    roe_flux,
+    robot_arm,
+    brusselator,
+    human_heart_dipole,
+    propane_combustion,
+    black_scholes,
+    lighthouse,
+    helmholtz_energy,
+    kerr_sen,
+)
+
+PROBLEMS: dict[str, Problem] = {
+    problem.name: problem for family in _FAMILIES for problem in family.PROBLEMS
+}
+
+__all__ = ["PROBLEMS", "Problem"]

@@ -1,0 +1,43 @@
+"""What a benchmark problem is: a function, its differentiated arguments and random inputs."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+
+
+class Sampler(Protocol):
+    """Draws inputs of a problem."""
+
+    def __call__(
+        self, key: jax.Array, batch: tuple[int, ...] = (), dtype: Any = jnp.float32
+    ) -> tuple[jax.Array, ...]:
+        """Returns the positional arguments, each with the leading axes `batch`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A function to differentiate, written from published equations.
+
+    Attributes:
+        name: short name, unique among the problems.
+        fun: function of one input (no batch axis); batches are made with `jax.vmap`.
+        sample: random inputs for it, `sample(key, batch, dtype)`.
+        argnums: the arguments that are differentiated, as for `jax.jacfwd`.
+        source: where the equations are published.
+        batches: batch sizes at which the problem is timed.
+    """
+
+    name: str
+    fun: Callable[..., Any]
+    sample: Sampler
+    argnums: int | tuple[int, ...]
+    source: str
+    batches: tuple[int, ...] = (1, 4096, 100_000)
+
+    def __str__(self) -> str:
+        """The problem's name."""
+        return self.name

@@ -1,0 +1,76 @@
+"""Settings shared by all tests: precision, strictness, determinism."""
+
+import os
+from collections.abc import Iterator
+
+# The expected numbers are CPU numbers. Set JAX_PLATFORMS to run the suite elsewhere.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import jax
+import pytest
+from hypothesis import HealthCheck, settings
+
+# float64 unless a test asks for another precision, and no silent mixing of dtypes: an accidental
+# float32 constant in our code would otherwise hide in a loose tolerance. Rank promotion stays
+# allowed, because functions under test broadcast as users' functions do.
+jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+jax.config.update("jax_numpy_rank_promotion", "allow")
+
+# Examples are drawn from a fixed seed, so that a run is repeatable and a failure is everybody's.
+# HYPOTHESIS_PROFILE=explore looks for new ones.
+_CHECKS_OFF = [HealthCheck.too_slow, HealthCheck.data_too_large]
+settings.register_profile(
+    "fixed",
+    derandomize=True,
+    deadline=None,
+    database=None,
+    print_blob=True,
+    suppress_health_check=_CHECKS_OFF,
+)
+settings.register_profile("explore", deadline=None, suppress_health_check=_CHECKS_OFF)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds --check-leaks, which puts every test under JAX's tracer-leak check."""
+    parser.addoption(
+        "--check-leaks",
+        action="store_true",
+        help="run every test, not only those marked `leaks`, under jax.checking_leaks() (slow)",
+    )
+
+
+def pytest_report_header() -> str:
+    """Names the JAX that is being tested."""
+    devices = ", ".join(str(device) for device in jax.devices())
+    return f"jax {jax.__version__} on {devices}"
+
+
+@pytest.fixture(autouse=True)
+def _leak_check(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Puts a test under the tracer-leak check where it is marked or --check-leaks is given.
+
+    Not everywhere: the check switches off JAX's trace caches, which makes the suite several times
+    slower and lets no test of our own caches see them at work.
+    """
+    marked = request.node.get_closest_marker("leaks") is not None
+    if marked or request.config.getoption("--check-leaks"):
+        with jax.checking_leaks():
+            yield
+    else:
+        yield
+
+
+@pytest.fixture
+def standard_promotion() -> Iterator[None]:
+    """For a test whose function mixes dtypes on purpose, as user code does by default."""
+    with jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+@pytest.fixture
+def float32() -> Iterator[None]:
+    """For a test of JAX's default precision: x64 off."""
+    with jax.enable_x64(False):
+        yield
