@@ -1,0 +1,48 @@
+"""Derivatives in JAX by vertex elimination on the computational graph."""
+
+from .api.analysis import (
+    Comparison,
+    ComparisonRow,
+    compare_orders,
+    computational_graph,
+    count_ops,
+    make_plan,
+)
+from .api.jacobian import jacve, value_and_jacve
+from .api.orders import EliminationOrder
+from .api.plan import Plan
+from .api.sparse import SparseJacobian
+from .errors import (
+    GraphaxLaplError,
+    InternalError,
+    InvalidArgumentError,
+    InvalidOrderError,
+    InvalidTypeError,
+    PlanMismatchError,
+)
+from .graph.computational_graph import ComputationalGraph
+from .program.counts import OpCounts
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Comparison",
+    "ComparisonRow",
+    "ComputationalGraph",
+    "EliminationOrder",
+    "GraphaxLaplError",
+    "InternalError",
+    "InvalidArgumentError",
+    "InvalidOrderError",
+    "InvalidTypeError",
+    "OpCounts",
+    "Plan",
+    "PlanMismatchError",
+    "SparseJacobian",
+    "compare_orders",
+    "computational_graph",
+    "count_ops",
+    "jacve",
+    "make_plan",
+    "value_and_jacve",
+]

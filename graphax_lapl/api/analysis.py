@@ -1,0 +1,262 @@
+"""Looking before running: graphs, plans, operation counts, comparison of orders."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from ..errors import InvalidArgumentError
+from ..graph.computational_graph import ComputationalGraph
+from ..program.counts import OpCounts
+from .plan import Plan
+from .planning import plan_for, prepare
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = [
+    "Comparison",
+    "ComparisonRow",
+    "compare_orders",
+    "computational_graph",
+    "count_ops",
+    "make_plan",
+]
+
+KINDS = ("jacobian",)
+
+
+def computational_graph(
+    fun: Callable[..., Any], *args: Any, argnums: int | Sequence[int] = 0, **kwargs: Any
+) -> ComputationalGraph:
+    """The graph on which vertices are eliminated; printable, with the user's source lines.
+
+    Args:
+        fun: the function.
+        *args: its positional arguments: arrays or `jax.ShapeDtypeStruct`s.
+        argnums: which of them are differentiated.
+        **kwargs: its keyword arguments.
+    """
+    return prepare(fun, args, kwargs, argnums).graph
+
+
+def make_plan(
+    fun: Callable[..., Any],
+    *args: Any,
+    order: Any = "auto",
+    argnums: int | Sequence[int] = 0,
+    kind: str = "jacobian",
+    **kwargs: Any,
+) -> Plan:
+    """The plan that `jacve` would follow; nothing is executed.
+
+    Args:
+        fun: the function.
+        *args: its positional arguments: arrays or `jax.ShapeDtypeStruct`s.
+        order: as for `jacve`.
+        argnums: which arguments are differentiated.
+        kind: what is accumulated; "jacobian".
+        **kwargs: its keyword arguments.
+
+    Raises:
+        InvalidArgumentError: for an unknown kind.
+    """
+    if kind not in KINDS:
+        raise InvalidArgumentError(
+            f"kind must be one of {', '.join(map(repr, KINDS))}, got {kind!r}."
+        )
+    return plan_for(prepare(fun, args, kwargs, argnums), order)
+
+
+def count_ops(
+    fun: Callable[..., Any],
+    *args: Any,
+    order: Any = "auto",
+    argnums: int | Sequence[int] = 0,
+    convention: str = "ad",
+    **kwargs: Any,
+) -> OpCounts:
+    """Multiplications, additions and bytes of a Jacobian; nothing is executed.
+
+    Args:
+        fun: the function.
+        *args: its positional arguments: arrays or `jax.ShapeDtypeStruct`s.
+        order: as for `jacve`.
+        argnums: which arguments are differentiated.
+        convention: "ad" counts as the elimination literature does (Griewank and Walther,
+            Evaluating Derivatives, 2008): eliminating a scalar vertex with p predecessors and s
+            successors costs p * s multiplications. "flops" counts what the emitted program
+            multiplies and adds; known ones and minus ones are free.
+        **kwargs: its keyword arguments.
+
+    Raises:
+        InvalidArgumentError: for an unknown convention.
+    """
+    return make_plan(fun, *args, order=order, argnums=argnums, **kwargs).count(convention)
+
+
+@dataclass(frozen=True)
+class ComparisonRow:
+    """One order in a comparison.
+
+    Attributes:
+        order: the order as it was asked for.
+        muls: multiplications ("ad" convention).
+        adds: additions.
+        emitted_muls: multiplications that the emitted program holds ("flops" convention).
+        bytes: bytes moved.
+        peak_bytes: bytes alive at once.
+        ratio: multiplications over those of reverse (None where reverse costs none).
+        seconds: time of one call, in seconds (None where it was not measured).
+    """
+
+    order: str
+    muls: int
+    adds: int
+    emitted_muls: int
+    bytes: int
+    peak_bytes: int
+    ratio: float | None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Elimination orders side by side; prints as a table.
+
+    Attributes:
+        function: name of the function.
+        vertices: number of eliminable vertices.
+        rows: one per order, as they were asked for.
+        plans: the plan of each row.
+    """
+
+    function: str
+    vertices: int
+    rows: tuple[ComparisonRow, ...]
+    plans: tuple[Plan, ...] = field(repr=False)
+
+    @property
+    def best(self) -> ComparisonRow:
+        """The fastest row where times were measured, else that with the fewest multiplications."""
+        if all(row.seconds is not None for row in self.rows):
+            return min(self.rows, key=lambda row: row.seconds)  # type: ignore[arg-type,return-value]
+        return min(self.rows, key=lambda row: (row.muls, row.emitted_muls))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, ready for JSON."""
+        return {
+            "function": self.function,
+            "vertices": self.vertices,
+            "best": self.best.order,
+            "rows": [asdict(row) for row in self.rows],
+        }
+
+    def plot(self, ax: Axes | None = None) -> tuple[Figure, Axes]:
+        """Bar chart of the multiplications; returns `(figure, axes)`.
+
+        Raises:
+            ImportError: without matplotlib (`pip install graphax_lapl[plots]`).
+        """
+        try:
+            import matplotlib.pyplot as plt
+        except ImportError as error:
+            raise ImportError(
+                "Plotting needs matplotlib: pip install 'graphax_lapl[plots]'"
+            ) from error
+        figure, axes = (ax.figure, ax) if ax is not None else plt.subplots()
+        axes.bar([row.order for row in self.rows], [row.muls for row in self.rows])
+        axes.set_ylabel("multiplications")
+        axes.set_title(self.function)
+        return figure, axes  # type: ignore[return-value]
+
+    def __str__(self) -> str:
+        head = f"{self.function}: {self.vertices} vertices to eliminate"
+        names = ("order", "mults", "emitted", "adds", "bytes", "peak", "vs reverse", "seconds")
+        table = [names]
+        for row in self.rows:
+            table.append(
+                (
+                    row.order,
+                    f"{row.muls:,}",
+                    f"{row.emitted_muls:,}",
+                    f"{row.adds:,}",
+                    f"{row.bytes:,}",
+                    f"{row.peak_bytes:,}",
+                    "" if row.ratio is None else f"{row.ratio:.2f}",
+                    "" if row.seconds is None else f"{row.seconds:.2e}",
+                )
+            )
+        columns = 8 if any(row.seconds is not None for row in self.rows) else 7
+        widths = [max(len(line[k]) for line in table) for k in range(columns)]
+        lines = []
+        for line, row in zip(table, (None, *self.rows), strict=True):
+            cells = [line[0].ljust(widths[0])]
+            cells += [line[k].rjust(widths[k]) for k in range(1, columns)]
+            mark = "->" if row is self.best else "  "
+            lines.append(f" {mark} {'  '.join(cells)}")
+        return "\n".join([head, *lines])
+
+
+def compare_orders(
+    fun: Callable[..., Any],
+    *args: Any,
+    orders: Sequence[Any] = ("forward", "reverse", "markowitz"),
+    argnums: int | Sequence[int] = 0,
+    measure: bool = False,
+    **kwargs: Any,
+) -> Comparison:
+    """Compare what elimination orders cost.
+
+    Args:
+        fun: the function.
+        *args: its positional arguments (`jax.ShapeDtypeStruct`s suffice unless measuring).
+        orders: orders as for `jacve`.
+        argnums: which arguments are differentiated.
+        measure: also run each jitted Jacobian, interleaved, and give the median time.
+        **kwargs: its keyword arguments.
+    """
+    if not orders:
+        raise InvalidArgumentError("orders must name at least one elimination order, got none.")
+    prepared = prepare(fun, args, kwargs, argnums)
+    plans = [plan_for(prepared, order) for order in orders]
+    reverse = plan_for(prepared, "reverse").counts.muls
+    seconds: list[float | None] = [None] * len(plans)
+    if measure:
+        seconds = list(_interleaved_seconds(plans, prepared.inputs))
+    rows = []
+    for order, plan, time_taken in zip(orders, plans, seconds, strict=True):
+        counts = plan.counts
+        rows.append(
+            ComparisonRow(
+                order if isinstance(order, str) else plan.order.method,
+                counts.muls,
+                counts.adds,
+                plan.count("flops").muls,
+                counts.bytes,
+                counts.peak_bytes,
+                counts.muls / reverse if reverse else None,
+                time_taken,
+            )
+        )
+    return Comparison(
+        prepared.traced.name, len(prepared.graph.eliminable), tuple(rows), tuple(plans)
+    )
+
+
+def _interleaved_seconds(plans: Sequence[Plan], inputs: list[Any], rounds: int = 15) -> list[float]:
+    """Median time of one call of each plan, in turns; two rounds are thrown away."""
+    functions = [plan.emitted(values=False, sparse=False) for plan in plans]
+    times = np.zeros((rounds + 2, len(functions)))
+    for turn in range(rounds + 2):
+        for k, function in enumerate(functions):
+            start = time.perf_counter()
+            jax.block_until_ready(function(inputs))
+            times[turn, k] = time.perf_counter() - start
+    return [float(t) for t in np.median(times[2:], axis=0)]

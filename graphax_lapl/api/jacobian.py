@@ -1,0 +1,147 @@
+"""`jacve` and `value_and_jacve`: Jacobians accumulated by vertex elimination."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax import tree_util
+
+from ..program.instructions import Block
+from .orders import EliminationOrder
+from .plan import Plan
+from .planning import Prepared, plan_for, prepare
+from .sparse import SparseJacobian, value_structure
+
+__all__ = ["jacve", "value_and_jacve"]
+
+Order = str | Sequence[int] | EliminationOrder | Plan
+
+
+def jacve(
+    fun: Callable[..., Any],
+    order: Any = "auto",
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    count_ops: bool = False,
+    sparse_representation: bool = False,
+) -> Callable[..., Any]:
+    """The Jacobian of `fun`, accumulated by eliminating vertices in `order`.
+
+    Args:
+        fun: any function that JAX can differentiate, of pytrees, returning a pytree of real or
+            complex floating-point arrays.
+        order: "auto", "forward" ("fwd"), "reverse" ("rev"), "markowitz", a permutation of the
+            vertex ids that `computational_graph` lists, an `EliminationOrder`, or a `Plan`.
+        argnums: which positional arguments to differentiate with respect to.
+        has_aux: whether `fun` returns a pair `(value, aux)`; aux is returned as it is.
+        count_ops: also return the `OpCounts` of the accumulation.
+        sparse_representation: leaves are `SparseJacobian`s instead of dense arrays.
+
+    Returns:
+        A function with the signature of `fun` that returns what `jax.jacrev(fun, argnums,
+        has_aux)` returns: for every output leaf and every input leaf an array of shape
+        `(*output.shape, *input.shape)`. With has_aux `(jacobian, aux)`; with count_ops
+        `(jacobian, OpCounts)` or `(jacobian, aux, OpCounts)`.
+
+    Raises:
+        InvalidArgumentError: for argnums out of range or arguments without arrays.
+        InvalidTypeError: for inputs or outputs that cannot be differentiated.
+        InvalidOrderError: for an order that does not fit the function.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from graphax_lapl import jacve
+        >>> jacve(lambda x: jnp.sin(x) * x, order="reverse")(jnp.array([0.0, 1.0])).shape
+        (2, 2)
+    """
+
+    @functools.wraps(fun, updated=())
+    def jacobian(*args: Any, **kwargs: Any) -> Any:
+        prepared = prepare(fun, args, kwargs, argnums, has_aux)
+        plan = plan_for(prepared, order)
+        values, tree = _evaluate(prepared, plan, with_values=False, sparse=sparse_representation)
+        results: list[Any] = [tree]
+        if has_aux:
+            results.append(_rebuild_aux(prepared, values))
+        if count_ops:
+            results.append(plan.counts)
+        return tuple(results) if len(results) > 1 else tree
+
+    return jacobian
+
+
+def value_and_jacve(
+    fun: Callable[..., Any],
+    order: Any = "auto",
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    count_ops: bool = False,
+    sparse_representation: bool = False,
+) -> Callable[..., Any]:
+    """Value and Jacobian of `fun` in one program, like `jax.value_and_grad`.
+
+    Arguments and errors are those of `jacve`.
+
+    Returns:
+        A function that returns `(value, jacobian)`, or with has_aux `((value, aux), jacobian)`;
+        with count_ops the `OpCounts` follow.
+    """
+
+    @functools.wraps(fun, updated=())
+    def value_and_jacobian(*args: Any, **kwargs: Any) -> Any:
+        prepared = prepare(fun, args, kwargs, argnums, has_aux)
+        plan = plan_for(prepared, order)
+        values, tree = _evaluate(prepared, plan, with_values=True, sparse=sparse_representation)
+        count = prepared.traced.n_out
+        value = tree_util.tree_unflatten(prepared.traced.out_tree, values[:count])
+        if has_aux:
+            value = (value, _rebuild_aux(prepared, values[count:]))
+        return (value, tree, plan.counts) if count_ops else (value, tree)
+
+    return value_and_jacobian
+
+
+def _evaluate(
+    prepared: Prepared, plan: Plan, with_values: bool, sparse: bool
+) -> tuple[list[Any], Any]:
+    """Run a plan on the call's values; kept output values and the tree of Jacobian leaves."""
+    stable = prepared.key is not None and not jax.config.jax_disable_jit  # type: ignore[attr-defined]
+    run = plan.emitted(with_values, sparse) if stable else plan.emit(with_values, sparse)
+    values, blocks = run(prepared.inputs)
+    if sparse:
+        blocks = [
+            [_sparse_leaf(block, leaf) for block, leaf in zip(row, leaves, strict=True)]
+            for row, leaves in zip(plan.pruned(with_values).blocks, blocks, strict=True)
+        ]
+    return values, _tree(prepared, blocks)
+
+
+def _sparse_leaf(block: Block, values: list[Any]) -> SparseJacobian:
+    if block.structure is None:
+        from ..edges.terms import intern_structure
+
+        empty = intern_structure(block.out_shape, block.in_shape, ())
+        return SparseJacobian(empty, (), block.dtype)
+    return SparseJacobian(value_structure(block.structure), tuple(values), block.dtype)
+
+
+def _tree(prepared: Prepared, blocks: list[list[Any]]) -> Any:
+    """Nest the blocks as `jax.jacrev` does: output tree, then argnums, then input trees."""
+    traced = prepared.traced
+    rows = []
+    for row in blocks:
+        leaves = iter(row)
+        per_argument = [
+            tree_util.tree_unflatten(tree, [next(leaves) for _ in range(tree.num_leaves)])
+            for tree in traced.in_trees
+        ]
+        rows.append(per_argument[0] if traced.single else tuple(per_argument))
+    return tree_util.tree_unflatten(traced.out_tree, rows)
+
+
+def _rebuild_aux(prepared: Prepared, values: Sequence[Any]) -> Any:
+    assert prepared.traced.aux is not None
+    return prepared.traced.aux(values)

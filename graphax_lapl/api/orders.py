@@ -1,0 +1,196 @@
+"""What `order=` may be, and the order of vertices that it means for a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from elimination_orders import EliminationGraph, find_order
+from elimination_orders import InvalidOrderError as PlannerOrderError
+
+from ..edges.algebra import add, compose
+from ..edges.operations import Recipe
+from ..edges.terms import Structure
+from ..errors import InvalidOrderError, InvalidTypeError, PlanMismatchError
+from ..graph.computational_graph import ComputationalGraph
+
+__all__ = ["ORDER_NAMES", "EdgeCosts", "EliminationOrder", "elimination_graph", "resolve_order"]
+
+#: Names accepted by `order=`, with what they stand for.
+ORDER_NAMES = {
+    "auto": "auto",
+    "forward": "forward",
+    "fwd": "forward",
+    "reverse": "reverse",
+    "rev": "reverse",
+    "markowitz": "markowitz",
+}
+
+
+@dataclass(frozen=True)
+class EliminationOrder:
+    """An order together with the fingerprint of the graph it was made for.
+
+    Attributes:
+        vertices: ids of the eliminable vertices, first eliminated first.
+        fingerprint: `ComputationalGraph.fingerprint` of that graph.
+        method: how it was found.
+    """
+
+    vertices: tuple[int, ...]
+    fingerprint: str
+    method: str = "explicit"
+
+    def __iter__(self) -> Any:
+        return iter(self.vertices)
+
+    def __len__(self) -> int:
+        return len(self.vertices)
+
+
+class EdgeCosts:
+    """The edge algebra as the planner asks for it.
+
+    Args:
+        unit: "muls" (emitted multiplications), "ad" (the literature's count) or "work"
+            (multiplications, additions and elements moved, all weighted equally).
+    """
+
+    def __init__(self, unit: str = "work"):
+        """Choose what is counted."""
+        self.unit = unit
+
+    def compose(self, outer: Structure, inner: Structure) -> tuple[Structure | None, float]:
+        """Structure and cost of a product."""
+        recipe = compose(outer, inner)
+        return recipe.result, self._cost(recipe)
+
+    def merge(self, a: Structure, b: Structure) -> tuple[Structure, float]:
+        """Structure and cost of a sum."""
+        recipe = add(a, b)
+        result = recipe.result
+        if result is None:  # the planner has no cancellation: keep an empty sum
+            result = a
+        return result, self._cost(recipe)
+
+    def size(self, edge: Structure) -> int:
+        """Bytes of the factors, at four bytes an element."""
+        return 4 * edge.stored
+
+    def _cost(self, recipe: Recipe) -> float:
+        cost = recipe.cost
+        if self.unit == "ad":
+            return cost.ad
+        if self.unit == "muls":
+            return cost.muls
+        return cost.muls + cost.adds + cost.elements
+
+
+def elimination_graph(graph: ComputationalGraph, unit: str = "work") -> EliminationGraph:
+    """The abstract graph that the planner works on."""
+    return EliminationGraph(
+        graph.inputs,
+        dict.fromkeys(name for name in graph.outputs if name is not None),
+        [(u, v, arrow.structure) for (u, v), arrow in graph.arrows.items()],
+        EdgeCosts(unit),
+        vertices=[vertex.name for vertex in graph.vertices],
+    )
+
+
+def resolve_order(order: Any, graph: ComputationalGraph) -> EliminationOrder:
+    """The order that a specification means for `graph`.
+
+    Args:
+        order: a name of `ORDER_NAMES`, a sequence of vertex ids, an `EliminationOrder`, or
+            anything with `order` and `fingerprint` such as a `Plan`.
+        graph: the graph.
+
+    Raises:
+        InvalidOrderError: for an unknown name, or a sequence that is not a permutation of
+            `1..n`; the message names the vertices that are missing, repeated or unknown.
+        PlanMismatchError: for an order that was made for another graph.
+        InvalidTypeError: for anything else.
+    """
+    eliminable = graph.eliminable
+    if isinstance(order, str):
+        return _named(order, graph)
+    if hasattr(order, "fingerprint") and not isinstance(order, EliminationOrder):
+        order = order.order
+    if isinstance(order, EliminationOrder):
+        if order.fingerprint != graph.fingerprint:
+            raise PlanMismatchError(
+                f"order: this order was made for another graph (fingerprint {order.fingerprint}) "
+                f"and {graph.function} has fingerprint {graph.fingerprint}: shapes, dtypes, the "
+                "function or the JAX version differ. Find the order again for this function and "
+                "these arguments."
+            )
+        return order
+    if isinstance(order, Sequence) or hasattr(order, "__array__"):
+        vertices = _integers(order)
+        _check_permutation(vertices, eliminable, graph.function)
+        return EliminationOrder(vertices, graph.fingerprint)
+    raise InvalidTypeError(
+        f"order must be one of {_names()}, a sequence of vertex ids, an EliminationOrder or a "
+        f"Plan, got {type(order).__name__}."
+    )
+
+
+def _names() -> str:
+    return ", ".join(repr(name) for name in ORDER_NAMES)
+
+
+def _named(order: str, graph: ComputationalGraph) -> EliminationOrder:
+    name = ORDER_NAMES.get(order.lower())
+    if name is None:
+        raise InvalidOrderError(
+            f"order={order!r} is not known. Choose one of {_names()}, or pass a sequence of vertex "
+            "ids (see graphax_lapl.computational_graph)."
+        )
+    eliminable = graph.eliminable
+    if name == "forward" or len(eliminable) < 2:
+        return EliminationOrder(eliminable, graph.fingerprint, name)
+    if name == "reverse":
+        return EliminationOrder(eliminable[::-1], graph.fingerprint, name)
+    try:
+        found = find_order(elimination_graph(graph), name)
+    except PlannerOrderError as error:
+        raise InvalidOrderError(str(error)) from error
+    return EliminationOrder(tuple(found.order), graph.fingerprint, name)  # type: ignore[arg-type]
+
+
+def _integers(order: Any) -> tuple[int, ...]:
+    vertices = []
+    for item in order:
+        if isinstance(item, bool) or not hasattr(item, "__index__"):
+            raise InvalidTypeError(
+                f"order: a sequence must hold vertex ids (integers), got {item!r}."
+            )
+        vertices.append(int(item.__index__()))
+    return tuple(vertices)
+
+
+def _check_permutation(
+    vertices: tuple[int, ...], eliminable: tuple[int, ...], function: str
+) -> None:
+    wanted = set(eliminable)
+    unknown = sorted({v for v in vertices if v not in wanted})
+    repeated = sorted({v for v in vertices if vertices.count(v) > 1}) if len(
+        set(vertices)
+    ) < len(vertices) else []
+    missing = [v for v in eliminable if v not in set(vertices)]
+    problems = [
+        f"{what} {', '.join(map(str, found[:10]))}{', ...' if len(found) > 10 else ''}"
+        for what, found in (
+            ("unknown vertices", unknown),
+            ("repeated vertices", repeated),
+            ("missing vertices", missing),
+        )
+        if found
+    ]
+    if problems:
+        raise InvalidOrderError(
+            f"order: expected a permutation of the {len(eliminable)} eliminable vertices "
+            f"1..{len(eliminable)} of {function}, got {'; '.join(problems)}. "
+            "graphax_lapl.computational_graph lists the vertices."
+        )

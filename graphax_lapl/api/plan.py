@@ -1,0 +1,196 @@
+"""A plan: an order, what it costs, and the program it stands for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from ..edges.terms import Structure
+from ..emit.run import block_values, dense_block, run_program
+from ..errors import InvalidArgumentError
+from ..graph.computational_graph import ComputationalGraph
+from ..program.builder import build_program
+from ..program.counts import OpCounts, count_program
+from ..program.instructions import Program
+from .orders import EliminationOrder
+
+__all__ = ["Plan", "SavedPlan"]
+
+FORMAT = "graphax_lapl plan 1"
+
+
+@dataclass
+class Plan:
+    """How the Jacobian of a function will be accumulated.
+
+    Attributes:
+        graph: the computational graph.
+        order: the elimination order, with the graph's fingerprint.
+        whole: the program that yields values and Jacobian.
+    """
+
+    graph: ComputationalGraph
+    order: EliminationOrder
+    whole: Program = field(repr=False)
+
+    @classmethod
+    def build(cls, graph: ComputationalGraph, order: EliminationOrder) -> Plan:
+        """Build the program of an order."""
+        return cls(graph, order, build_program(graph, order.vertices))
+
+    @property
+    def fingerprint(self) -> str:
+        """Fingerprint of the graph."""
+        return self.order.fingerprint
+
+    @cached_property
+    def program(self) -> Program:
+        """The program of the Jacobian alone, without what only the values need."""
+        return self.pruned(values=False)
+
+    @cached_property
+    def _pruned(self) -> dict[bool, Program]:
+        return {}
+
+    def pruned(self, values: bool) -> Program:
+        """The program with all outputs' values, or with the auxiliary ones only."""
+        if values not in self._pruned:
+            aux = len(self.whole.values) - len(self.whole.blocks)
+            self._pruned[values] = self.whole.without_dead_code(None if values else aux)
+        return self._pruned[values]
+
+    @cached_property
+    def counts(self) -> OpCounts:
+        """Counted cost in the literature's convention."""
+        return count_program(self.program, "ad")
+
+    def count(self, convention: str) -> OpCounts:
+        """Counted cost in a convention, see `OpCounts`."""
+        return count_program(self.program, convention)
+
+    @cached_property
+    def _compiled(self) -> dict[tuple[bool, bool], Callable[..., Any]]:
+        return {}
+
+    def emit(self, values: bool, sparse: bool) -> Callable[[Sequence[Any]], tuple[Any, Any]]:
+        """The program as a function of its inputs (not jitted).
+
+        Returns:
+            A function from the list of constants and leaves to `(values, blocks)`: the kept output
+            values, and for every output leaf and every differentiated leaf a dense block, or with
+            `sparse` the list of its terms' values.
+        """
+        program = self.pruned(values)
+
+        def run(inputs: Sequence[Any]) -> tuple[list[Any], list[list[Any]]]:
+            slots = run_program(program, inputs)
+            write = block_values if sparse else dense_block
+            blocks = [[write(block, slots) for block in row] for row in program.blocks]
+            return [slots[slot] for slot in program.values], blocks
+
+        return run
+
+    def emitted(self, values: bool, sparse: bool) -> Callable[..., tuple[Any, Any]]:
+        """`emit`, jitted and remembered."""
+        key = (values, sparse)
+        if key not in self._compiled:
+            self._compiled[key] = jax.jit(self.emit(values, sparse), inline=True)
+        return self._compiled[key]
+
+    def compile(self) -> Callable[..., list[list[Any]]]:
+        """A jitted function of the differentiated and other array leaves (and trace constants).
+
+        It takes the program's inputs in order and returns the dense blocks,
+        `blocks[output leaf][input leaf]`, each of shape `(*output.shape, *input.shape)`.
+        """
+        run = self.emitted(values=False, sparse=False)
+        return lambda *inputs: run(list(inputs))[1]
+
+    def structure(self, output: int = 0, leaf: int = 0) -> Structure | None:
+        """Structure of one block; None where it is zero."""
+        return self.program.blocks[output][leaf].structure
+
+    def save(self, path: str | Path) -> None:
+        """Write the order and the graph's fingerprint to a JSON file."""
+        content = {
+            "format": FORMAT,
+            "function": self.graph.function,
+            "fingerprint": self.fingerprint,
+            "method": self.order.method,
+            "order": list(self.order.vertices),
+            "muls": self.counts.muls,
+        }
+        Path(path).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+    @staticmethod
+    def load(path: str | Path) -> SavedPlan:
+        """Read a saved plan; pass it as `order=` for the function it was made for.
+
+        Raises:
+            InvalidArgumentError: where the file is not a saved plan.
+        """
+        try:
+            content = json.loads(Path(path).read_text(encoding="utf-8"))
+            if content["format"] != FORMAT:
+                raise KeyError("format")
+            order = EliminationOrder(
+                tuple(int(v) for v in content["order"]),
+                str(content["fingerprint"]),
+                str(content["method"]),
+            )
+            return SavedPlan(order, str(content["function"]), int(content["muls"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise InvalidArgumentError(
+                f"path: {path} is not a plan saved by Plan.save ({error}). Save it again."
+            ) from error
+
+    def __str__(self) -> str:
+        graph, counts = self.graph, self.counts
+        lines = [
+            f"Elimination plan  {graph.function}   {len(graph.eliminable)} vertices to eliminate, "
+            f"{len(graph.arrows)} edges   order: {self.order.method}",
+            f"{counts.muls} multiplications, {counts.adds} additions, {counts.bytes} bytes moved, "
+            f"{counts.peak_bytes} bytes at peak",
+            f"{'step':>6} {'vertex':>8}  {'primitive':<24} {'in x out':>9} {'mults':>10} {'fill-in':>8}",
+        ]
+        for step, elimination in enumerate(self.whole.eliminations, start=1):
+            vertex = graph.by_name[elimination.vertex]
+            degree = f"{elimination.predecessors} x {elimination.successors}"
+            lines.append(
+                f"{step:>6} {elimination.vertex:>8}  {vertex.primitive:<24} {degree:>9} "
+                f"{elimination.cost.ad:>10} {elimination.fill_in:>8}"
+            )
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return (
+            f"Plan({self.graph.function}: {len(self.graph.eliminable)} vertices, "
+            f"{self.counts.muls} mults, {self.order.method})"
+        )
+
+
+@dataclass(frozen=True)
+class SavedPlan:
+    """An order read from a file.
+
+    Attributes:
+        order: the order with the fingerprint of its graph.
+        function: name of the function it was made for.
+        muls: multiplications it costs there.
+    """
+
+    order: EliminationOrder
+    function: str
+    muls: int
+
+    @property
+    def fingerprint(self) -> str:
+        """Fingerprint of the graph it was made for."""
+        return self.order.fingerprint
+

@@ -1,0 +1,133 @@
+"""From a function call to a plan: trace, lower, find the order, build; remembered by graph."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+
+from ..graph.computational_graph import ComputationalGraph
+from ..graph.inline import flatten_jaxpr
+from ..graph.keys import Unstable, listing_key
+from ..graph.listing import Listing
+from ..graph.tracing import Traced, trace
+from ..rules import treatment
+from ..rules.lowering import lower
+from .orders import resolve_order
+from .plan import Plan
+
+__all__ = ["Prepared", "clear_caches", "plan_for", "prepare"]
+
+#: Plans kept per process.
+MAX_PLANS = 512
+
+
+@dataclass
+class Prepared:
+    """A traced call, ready to be planned.
+
+    Attributes:
+        traced: the trace, with the call's values.
+        listing: the flat program.
+        active_outputs: for each leaf of the value whether it depends on the inputs.
+        key: what the graph depends on; None where that cannot be compared between traces.
+    """
+
+    traced: Traced
+    listing: Listing
+    active_outputs: list[bool]
+    key: Hashable | None
+
+    @property
+    def inputs(self) -> list[Any]:
+        """Values for the program: constants of the trace, then the leaves."""
+        return [*self.traced.closed.consts, *self.traced.leaves]
+
+    @cached_property
+    def graph(self) -> ComputationalGraph:
+        """The computational graph, from the cache where the same one was lowered before."""
+
+        def make() -> ComputationalGraph:
+            traced = self.traced
+            return lower(self.listing, traced.differentiated, self.active_outputs, traced.name)
+
+        if self.key is None:
+            return make()
+        return _graphs.get(self.key, make)
+
+
+class _Cache:
+    """A bounded table that forgets what was used longest ago."""
+
+    def __init__(self, size: int):
+        self.size = size
+        self.lock = threading.Lock()
+        self.entries: OrderedDict[Hashable, Any] = OrderedDict()
+
+    def get(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        with self.lock:
+            if key in self.entries:
+                self.entries.move_to_end(key)
+                return self.entries[key]
+        made = make()
+        with self.lock:
+            self.entries[key] = made
+            while len(self.entries) > self.size:
+                self.entries.popitem(last=False)
+        return made
+
+
+_graphs = _Cache(MAX_PLANS)
+_plans = _Cache(MAX_PLANS)
+
+
+def clear_caches() -> None:
+    """Forget all graphs and plans of this process."""
+    _graphs.entries.clear()
+    _plans.entries.clear()
+
+
+def prepare(
+    fun: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    argnums: int | Sequence[int],
+    has_aux: bool = False,
+) -> Prepared:
+    """Trace and inline one call of `fun`."""
+    traced = trace(fun, args, kwargs, argnums, has_aux)
+    listing, active = flatten_jaxpr(traced.closed, traced.differentiated, treatment)
+    key: Hashable | None
+    try:
+        key = (
+            listing_key(listing),
+            tuple(traced.differentiated),
+            tuple(active),
+            traced.n_out,
+            jax.config.jax_enable_x64,  # type: ignore[attr-defined]
+        )
+    except Unstable:
+        key = None
+    return Prepared(traced, listing, active[: traced.n_out], key)
+
+
+def plan_for(prepared: Prepared, order: Any) -> Plan:
+    """The plan for an order specification; the same graph and order are planned once."""
+
+    def make() -> Plan:
+        return Plan.build(prepared.graph, resolve_order(order, prepared.graph))
+
+    if prepared.key is None:
+        return make()
+    try:
+        hash(order)
+    except TypeError:
+        order_key: Hashable = (type(order).__name__, tuple(order))
+    else:
+        order_key = order
+    return _plans.get((prepared.key, type(order).__name__, order_key), make)

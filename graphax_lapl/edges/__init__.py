@@ -1,0 +1,1 @@
+"""The edge algebra: structured partial Jacobians and the operations on them."""

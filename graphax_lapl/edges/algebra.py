@@ -1,0 +1,444 @@
+"""The edge algebra: compose, add, transpose, trace and densify structures.
+
+Every operation maps structures to a `Recipe`: the resulting structure, the array operations that
+compute its factors, and their cost. Results are remembered by structure, so asking twice is a
+lookup; this is what lets a planner try thousands of orders.
+
+Example, the chain rule through `y = tanh(W x)` with `W` of shape (4, 3): the edge of `tanh` is one
+diagonal term with a factor `d[a]`, the edge of the product is one dense term `W[a, b]`; composing
+them unifies the labels and yields one dense term, at 12 multiplications.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+
+from .contract import materialize, multiply_out, simplify, take_real
+from .draft import Draft, DraftFactor
+from .maps import IndexMap, label
+from .operations import Assemble, Combine, Einsum, Read, Recipe, RecipeWriter
+from .terms import Factor, Number, Structure, Term, intern_structure
+from .unify import Unsolvable, solve
+
+__all__ = ["accumulate", "add", "compose", "dense_structure", "densify", "trace", "transpose"]
+
+#: Sums of more terms than this become dense where that is not much larger.
+MAX_TERMS = 24
+
+Item = tuple[Term, list[int]]
+
+
+@lru_cache(maxsize=1 << 16)
+def compose(outer: Structure, inner: Structure) -> Recipe:
+    """The product `outer @ inner` (apply `inner` first).
+
+    Operands of the recipe: the factors of `outer`, then those of `inner`. Its result is None where
+    the product is structurally zero.
+    """
+    writer = RecipeWriter(len(outer.factors) + len(inner.factors))
+    left = (outer, list(range(len(outer.factors))))
+    right = (inner, list(range(len(outer.factors), writer.inputs)))
+    while True:
+        try:
+            items = _products(left, right, writer)
+            break
+        except Unsolvable:
+            # Correct first: write out the side whose matrix is smaller, and try again.
+            dense_left, dense_right = _is_dense(left[0]), _is_dense(right[0])
+            if not dense_left and (dense_right or left[0].size <= right[0].size):
+                left = _densified(*left, writer)
+            else:
+                right = _densified(*right, writer)
+    return _sum(
+        items, outer.out_shape, inner.in_shape, outer.complex_out, inner.complex_in, writer
+    )
+
+
+@lru_cache(maxsize=1 << 16)
+def add(first: Structure, second: Structure) -> Recipe:
+    """The sum of two structures of the same shapes (parallel arrows)."""
+    writer = RecipeWriter(len(first.factors) + len(second.factors))
+    items = [
+        *_items(first, list(range(len(first.factors)))),
+        *_items(second, list(range(len(first.factors), writer.inputs))),
+    ]
+    return _sum(
+        items, first.out_shape, first.in_shape, first.complex_out, first.complex_in, writer
+    )
+
+
+@lru_cache(maxsize=1 << 12)
+def accumulate(structures: tuple[Structure, ...]) -> Recipe:
+    """The normal form of several local partials between the same two arrays."""
+    writer = RecipeWriter(sum(len(s.factors) for s in structures))
+    items: list[Item] = []
+    start = 0
+    for structure in structures:
+        for term, operands in _items(structure, list(range(start, start + len(structure.factors)))):
+            draft = Draft.of(term, operands)
+            simplify(draft, writer)
+            items += _finished(draft)
+        start += len(structure.factors)
+    head = structures[0]
+    return _sum(items, head.out_shape, head.in_shape, head.complex_out, head.complex_in, writer)
+
+
+@lru_cache(maxsize=1 << 12)
+def transpose(structure: Structure) -> Recipe:
+    """The transposed (not conjugated) map."""
+    writer = RecipeWriter(len(structure.factors))
+    items: list[Item] = []
+    for term, operands in _items(structure, list(range(writer.inputs))):
+        draft = Draft.of(term, operands)
+        for item in draft.factors:
+            if item.factor.opaque is not None:
+                materialize(draft, item, writer)
+        draft.out, draft.into = draft.into, draft.out
+        finished = draft.finish()
+        if finished is not None:
+            items.append(finished)
+    return _sum(
+        items,
+        structure.in_shape,
+        structure.out_shape,
+        structure.complex_in,
+        structure.complex_out,
+        writer,
+    )
+
+
+@lru_cache(maxsize=1 << 12)
+def trace(structure: Structure) -> Recipe:
+    """The trace of a map from an array to a like array; the matrix is not formed."""
+    if structure.in_shape != structure.out_shape:
+        raise ValueError(f"trace of a map {structure.in_shape} -> {structure.out_shape}")
+    writer = RecipeWriter(len(structure.factors))
+    source = (structure, list(range(writer.inputs)))
+    while True:
+        items: list[Item] = []
+        try:
+            for term, operands in _items(*source):
+                draft = Draft.of(term, operands)
+                _equate(draft, draft.out, draft.into, structure.out_shape)
+                draft.out, draft.into = [], []
+                for solved in solve(draft):
+                    writer.ad += solved.box(set(solved.sizes))
+                    simplify(solved, writer)
+                    items += _finished(solved)
+            break
+        except Unsolvable:
+            source = _densified(*source, writer)
+    return _sum(items, (), (), structure.complex_out, False, writer)
+
+
+@lru_cache(maxsize=1 << 12)
+def densify(structure: Structure) -> Recipe:
+    """The same map with one dense factor, axes (output..., input...)."""
+    writer = RecipeWriter(len(structure.factors))
+    dense, operands = _densified(structure, list(range(writer.inputs)), writer)
+    return writer.finish(dense, operands)
+
+
+def dense_structure(
+    out_shape: tuple[int, ...],
+    in_shape: tuple[int, ...],
+    complex_out: bool = False,
+    complex_in: bool = False,
+    conj: bool = False,
+) -> Structure:
+    """The structure with a single dense factor, axes (output..., input...)."""
+    sizes = (*out_shape, *in_shape)
+    axes = [label(n) for n in range(len(sizes))]
+    draft = Draft(
+        dict(enumerate(sizes)),
+        axes[: len(out_shape)],
+        axes[len(out_shape) :],
+        [DraftFactor(0, Factor(tuple(axes), sizes))],
+        conj=conj,
+    )
+    finished = draft.finish()
+    terms = [] if finished is None else [finished[0]]
+    return intern_structure(out_shape, in_shape, terms, complex_out, complex_in)
+
+
+def _items(structure: Structure, operands: list[int]) -> list[Item]:
+    """Terms with their shares of the operands."""
+    items, start = [], 0
+    for term in structure.terms:
+        items.append((term, operands[start : start + len(term.factors)]))
+        start += len(term.factors)
+    return items
+
+
+def _is_dense(structure: Structure) -> bool:
+    return structure is dense_structure(
+        structure.out_shape,
+        structure.in_shape,
+        structure.complex_out,
+        structure.complex_in,
+        bool(structure.terms) and structure.terms[0].conj,
+    )
+
+
+def _densified(
+    structure: Structure, operands: list[int], writer: RecipeWriter
+) -> tuple[Structure, list[int]]:
+    if _is_dense(structure) or not structure.terms:
+        return structure, operands
+    groups: dict[bool, tuple[list[Term], list[int]]] = {}
+    for term, own in _items(structure, operands):
+        draft = Draft.of(term, own)
+        for item in draft.factors:
+            if item.factor.opaque is not None:
+                materialize(draft, item, writer)
+        finished = draft.finish()
+        if finished is not None:
+            terms, together = groups.setdefault(term.conj, ([], []))
+            terms.append(finished[0])
+            together.extend(finished[1])
+    shapes = (structure.out_shape, structure.in_shape)
+    kinds = (structure.complex_out, structure.complex_in)
+    dense_terms: list[Term] = []
+    dense_operands: list[int] = []
+    for conj, (terms, together) in groups.items():
+        part = intern_structure(*shapes, terms, *kinds)
+        dense_operands.append(writer.add(Assemble(part), together))
+        dense_terms += dense_structure(*shapes, *kinds, conj).terms
+    return intern_structure(*shapes, dense_terms, *kinds), dense_operands
+
+
+def _equate(
+    draft: Draft, first: list[IndexMap], second: list[IndexMap], shape: tuple[int, ...]
+) -> None:
+    """Ask that two lists of maps select the same position, within the array."""
+    for left, right, size in zip(first, second, shape, strict=True):
+        bounded = False
+        for side in (left, right):
+            low, high = side.bounds(draft.sizes)
+            bounded |= low >= 0 and high < size
+        if bounded:
+            draft.equations.append(left.plus(right.scaled(-1), draft.sizes))
+            continue
+        position = draft.fresh(size)
+        for side in (left, right):
+            draft.equations.append(side.plus(label(position, -1), draft.sizes))
+
+
+def _products(
+    left: tuple[Structure, list[int]], right: tuple[Structure, list[int]], writer: RecipeWriter
+) -> list[Item]:
+    """All products of a term of `left` with a term of `right`, simplified."""
+    steps, counted = len(writer.steps), writer.ad
+    middle_shape = left[0].in_shape
+    items: list[Item] = []
+    try:
+        for outer_term, outer_operands in _items(*left):
+            for inner_term, inner_operands in _items(*right):
+                outer = Draft.of(outer_term, outer_operands)
+                inner = Draft.of(inner_term, inner_operands, len(outer_term.sizes))
+                if 0 in outer.sizes.values() or 0 in inner.sizes.values():
+                    continue
+                joined = _complex_rule(left[0], right[0], outer, inner)
+                for draft, real in joined:
+                    _equate(draft, outer.into, inner.out, middle_shape)
+                    for solved in solve(draft):
+                        if draft is joined[0][0]:
+                            writer.ad += solved.box(set(solved.sizes))
+                        simplify(solved, writer)
+                        if real:
+                            take_real(solved, writer)
+                        items += _finished(solved)
+    except Unsolvable:
+        del writer.steps[steps:]
+        writer.ad = counted
+        raise
+    return items
+
+
+def _join(outer: Draft, inner: Draft, conj: bool, scale: Number = 1) -> Draft:
+    return Draft(
+        {**outer.sizes, **inner.sizes},
+        outer.out,
+        inner.into,
+        [*outer.factors, *inner.factors],
+        _product_of(scale, _product_of(outer.coefficient, inner.coefficient)),
+        conj,
+    )
+
+
+def _product_of(first: Number, second: Number) -> Number:
+    """The product, leaving exact ones alone so that an infinite coefficient stays itself."""
+    if first == 1:
+        return second
+    return first if second == 1 else first * second
+
+
+def _conjugated(draft: Draft) -> Draft:
+    coefficient = draft.coefficient
+    return Draft(
+        draft.sizes,
+        draft.out,
+        draft.into,
+        [
+            DraftFactor(f.operand, replace(f.factor, conj=not f.factor.conj))
+            for f in draft.factors
+        ],
+        coefficient.conjugate() if isinstance(coefficient, complex) else coefficient,
+    )
+
+
+def _complex_rule(
+    left: Structure, right: Structure, outer: Draft, inner: Draft
+) -> list[tuple[Draft, bool]]:
+    """The joined drafts, to be summed, each with whether its real part is meant.
+
+    With `J dz` for a term on the input and `K conj(dz)` for one on its conjugate (Wirtinger), and
+    `Re(w dz)` for a map from complex to real, the chain rule of every combination follows.
+    """
+    if not left.complex_in:
+        if left.complex_out and right.complex_in:  # a Re(w dz) = (a w dz + a conj(w) conj(dz)) / 2
+            return [
+                (_join(outer, inner, False, 0.5), False),
+                (_join(outer, _conjugated(inner), True, 0.5), False),
+            ]
+        return [(_join(outer, inner, False), False)]
+    if left.complex_out:
+        if outer.conj:
+            return [(_join(outer, _conjugated(inner), right.complex_in and not inner.conj), False)]
+        return [(_join(outer, inner, inner.conj), False)]
+    if right.complex_in:
+        if inner.conj:  # Re(w K conj(dz)) = Re(conj(w K) dz)
+            return [(_join(_conjugated(outer), _conjugated(inner), False), False)]
+        return [(_join(outer, inner, False), False)]
+    return [(_join(outer, inner, False), True)]
+
+
+def _finished(draft: Draft) -> list[Item]:
+    finished = draft.finish()
+    return [] if finished is None else [finished]
+
+
+def _sum(
+    items: list[Item],
+    out_shape: tuple[int, ...],
+    in_shape: tuple[int, ...],
+    complex_out: bool,
+    complex_in: bool,
+    writer: RecipeWriter,
+) -> Recipe:
+    """Merge terms of equal pattern and write the sum out where it is no longer sparse."""
+    groups: dict[tuple[object, ...], list[Item]] = {}
+    for item in items:
+        groups.setdefault(item[0].pattern, []).append(item)
+    merged = [item for group in groups.values() for item in _merge(group, writer)]
+    structure = intern_structure(
+        out_shape, in_shape, [term for term, _ in merged], complex_out, complex_in
+    )
+    operands = [operand for _, own in merged for operand in own]
+    if _worth_writing_out(structure):
+        structure, operands = _densified(structure, operands, writer)
+    return writer.finish(structure if structure.terms else None, operands)
+
+
+def _worth_writing_out(structure: Structure) -> bool:
+    terms = structure.terms
+    if len(terms) < 2 or any(f.opaque for f in structure.factors):
+        return False
+    if sum(term.stored for term in terms if term.factors) >= structure.size:
+        return True
+    return len(terms) > MAX_TERMS and structure.size <= 4 * sum(t.entries for t in terms)
+
+
+def _merge(group: list[Item], writer: RecipeWriter) -> list[Item]:
+    """Add terms of one pattern where their sum is no larger than they are."""
+    constants = [item for item in group if not item[0].factors]
+    variable = [item for item in group if item[0].factors]
+    total: Number = sum(term.coefficient for term, _ in constants)
+    if not variable:
+        term = constants[0][0]
+        return [(replace(term, coefficient=total), [])] if total != 0 else []
+    variable.sort(key=lambda item: -item[0].stored)
+    result: list[Item] = []
+    while variable:
+        first = variable.pop(0)
+        chosen, rest = [first], []
+        labels = _value_labels(first[0])
+        stored = first[0].stored
+        for item in variable:
+            union = labels | _value_labels(item[0])
+            if _box(item[0], union) <= stored + item[0].stored:
+                chosen.append(item)
+                labels, stored = union, max(stored, _box(item[0], union))
+            else:
+                rest.append(item)
+        constant, total = total, 0
+        if len(chosen) == 1 and constant == 0:
+            result.append(first)
+        else:
+            result.append(_merged(chosen, constant, writer))
+        variable = rest
+    return result
+
+
+def _value_labels(term: Term) -> frozenset[int]:
+    return frozenset().union(*(f.labels for f in term.factors))
+
+
+def _box(term: Term, labels: frozenset[int]) -> int:
+    size = 1
+    for name in labels:
+        size *= term.sizes[name]
+    return size
+
+
+def _merged(group: list[Item], constant: Number, writer: RecipeWriter) -> Item:
+    """One term whose single factor is the sum of the group's values plus a constant."""
+    parts: list[tuple[Number, tuple[int, ...]]] = []
+    operands: list[int] = []
+    sizes: dict[int, int] = {}
+    for term, own in group:
+        draft = Draft.of(term, own)
+        for item in draft.factors:
+            if item.factor.opaque is not None:
+                materialize(draft, item, writer)
+        multiply_out(draft, writer)
+        operand, labels = _plain_value(draft, writer)
+        parts.append((draft.coefficient, labels))
+        operands.append(operand)
+        sizes.update({name: draft.sizes[name] for name in labels})
+    common: Number = 1
+    if constant == 0 and len({abs(c) for c, _ in parts}) == 1 and _all_real(parts):
+        common = parts[0][0]
+        parts = [(1 if c == common else -1, labels) for c, labels in parts]
+    output = tuple(sorted(sizes))
+    operation = Combine(tuple(parts), tuple(sorted(sizes.items())), output, constant)
+    value = writer.add(operation, operands)
+    head = group[0][0]
+    factor = Factor(tuple(label(name) for name in output), operation.shape)
+    return replace(head, factors=(factor,), coefficient=common), [value]
+
+
+def _all_real(parts: list[tuple[Number, tuple[int, ...]]]) -> bool:
+    return not any(isinstance(c, complex) for c, _ in parts)
+
+
+def _plain_value(draft: Draft, writer: RecipeWriter) -> tuple[int, tuple[int, ...]]:
+    """The single factor as an array with one axis per label."""
+    (item,) = draft.factors
+    axes = item.factor.axes
+    names = tuple(axis.labels[0] if axis.labels else -1 for axis in axes)
+    plain = len(set(names)) == len(names) and all(
+        axis.is_plain(size, draft.sizes)
+        for axis, size in zip(axes, item.factor.shape, strict=True)
+    )
+    if plain and not item.factor.conj:
+        return item.operand, names
+    labels = tuple(sorted(item.labels))
+    operation = Einsum(
+        (Read(axes, item.factor.conj),),
+        tuple((name, draft.sizes[name]) for name in labels),
+        labels,
+    )
+    return writer.add(operation, [item.operand]), labels
+

@@ -1,0 +1,212 @@
+"""When a lazy product is multiplied out: the one place where that is decided.
+
+* A label that no output or input map mentions is summed at once, over the factors that hold it.
+* Two factors are multiplied when the product is no larger than the larger of them, so a chain of
+  diagonals stays one vector, while an outer product `p[a] q[b]` stays two.
+* An opaque map is applied as soon as it meets something to be applied to, along its cheaper side.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from .draft import Draft, DraftFactor
+from .maps import label
+from .operations import ApplyOpaque, Assemble, Einsum, MaterializeOpaque, Read, RecipeWriter
+from .terms import Factor, intern_structure
+
+__all__ = ["materialize", "multiply_out", "simplify", "take_real"]
+
+
+def simplify(draft: Draft, writer: RecipeWriter) -> None:
+    """Bring the product of a draft without open equations to its working form."""
+    draft.drop_trivial_labels()
+    _resolve_opaque(draft, writer)
+    _sum_labels(draft, writer)
+    _multiply_contained(draft, writer)
+
+
+def multiply_out(draft: Draft, writer: RecipeWriter) -> None:
+    """Multiply all factors of a simplified draft into one."""
+    while len(draft.factors) > 1:
+        _multiply(draft, writer, draft.factors[:2], frozenset())
+
+
+def take_real(draft: Draft, writer: RecipeWriter) -> None:
+    """Replace the draft's values by their real parts."""
+    if not draft.factors:
+        draft.coefficient = complex(draft.coefficient).real
+        return
+    multiply_out(draft, writer)
+    coefficient, draft.coefficient = draft.coefficient, 1
+    if coefficient == complex(coefficient).real:
+        coefficient, draft.coefficient = 1, complex(coefficient).real
+    _multiply(draft, writer, draft.factors, frozenset(), coefficient, real=True)
+
+
+def materialize(draft: Draft, item: DraftFactor, writer: RecipeWriter) -> None:
+    """Replace an opaque factor by its array."""
+    factor = item.factor
+    assert factor.opaque is not None
+    item.operand = writer.add(MaterializeOpaque(factor.opaque, factor.shape), [item.operand])
+    item.factor = replace(factor, opaque=None)
+
+
+def _multiply(
+    draft: Draft,
+    writer: RecipeWriter,
+    items: list[DraftFactor],
+    summed: frozenset[int],
+    coefficient: complex = 1,
+    real: bool = False,
+) -> None:
+    """Replace one or two factors by their product, summed over `summed`."""
+    labels = frozenset().union(*(item.labels for item in items))
+    kept = tuple(sorted(labels - summed))
+    operation = Einsum(
+        tuple(Read(item.factor.axes, item.factor.conj) for item in items),
+        tuple((name, draft.sizes[name]) for name in sorted(labels)),
+        kept,
+        coefficient,
+        real,
+    )
+    operand = writer.add(operation, [item.operand for item in items])
+    product = Factor(tuple(label(name) for name in kept), operation.shape)
+    position = min(draft.factors.index(item) for item in items)
+    draft.factors[position] = DraftFactor(operand, product)
+    draft.factors = [f for f in draft.factors if not any(f is item for item in items)]
+    for name in summed:
+        del draft.sizes[name]
+
+
+def _sum_labels(draft: Draft, writer: RecipeWriter) -> None:
+    while True:
+        kept = draft.position_labels
+        groups: dict[int, list[DraftFactor]] = {}
+        for item in draft.factors:
+            for name in item.labels - kept:
+                groups.setdefault(name, []).append(item)
+        if not groups:
+            return
+
+        def work(name: int, groups: dict[int, list[DraftFactor]] = groups) -> int:
+            return draft.box(frozenset().union(*(item.labels for item in groups[name])))
+
+        group = groups[min(groups, key=lambda name: (work(name), name))]
+        if len(group) > 2:
+            pairs = [(a, b) for i, a in enumerate(group) for b in group[i + 1 :]]
+            best = min(pairs, key=lambda pair: draft.box(pair[0].labels | pair[1].labels))
+            _multiply(draft, writer, list(best), frozenset())
+            continue
+        together = frozenset(name for name, items in groups.items() if items == group)
+        _multiply(draft, writer, group, together)
+
+
+def _multiply_contained(draft: Draft, writer: RecipeWriter) -> None:
+    while True:
+        pairs = [
+            (a, b)
+            for i, a in enumerate(draft.factors)
+            for b in draft.factors[i + 1 :]
+            if (a.labels <= b.labels or b.labels <= a.labels)
+            and a.factor.opaque is None
+            and b.factor.opaque is None
+        ]
+        if not pairs:
+            return
+        best = min(pairs, key=lambda pair: draft.box(pair[0].labels | pair[1].labels))
+        _multiply(draft, writer, list(best), frozenset())
+
+
+def _resolve_opaque(draft: Draft, writer: RecipeWriter) -> None:
+    while True:
+        item = next((f for f in draft.factors if f.factor.opaque is not None), None)
+        if item is None or (len(draft.factors) == 1 and _stands_alone(draft, item.factor)):
+            return
+        _apply(draft, item, writer)
+
+
+def _stands_alone(draft: Draft, factor: Factor) -> bool:
+    """Whether an opaque factor is simply a block of the matrix, so that it can stay lazy."""
+    names = [axis.labels[0] for axis in factor.axes if axis.labels]
+    return (
+        len(set(names)) == len(names)
+        and all(
+            axis.is_plain(size, draft.sizes) or (size == 1 and not axis.parts and not axis.offset)
+            for axis, size in zip(factor.axes, factor.shape, strict=True)
+        )
+        and set(names) <= draft.position_labels
+    )
+
+
+def _apply(draft: Draft, item: DraftFactor, writer: RecipeWriter) -> None:
+    """Apply an opaque factor to its neighbours, or write it out where that is cheaper."""
+    factor, opaque = item.factor, item.factor.opaque
+    assert opaque is not None
+    split = opaque.batch + opaque.outputs
+    batch = factor.axes[: opaque.batch]
+    whole = MaterializeOpaque(opaque, factor.shape)
+    choices: list[tuple[int, int, list[DraftFactor], tuple[int, ...]]] = []
+    batch_plain = all(
+        axis.is_plain(size, draft.sizes) for axis, size in zip(batch, factor.shape, strict=False)
+    )
+    if batch_plain and not factor.conj:
+        batch_labels = {axis.labels[0] for axis in batch}
+        for reverse in (True, False):
+            if not (opaque.reverse if reverse else opaque.forward):
+                continue
+            near, far = factor.axes[opaque.batch : split], factor.axes[split:]
+            if not reverse:
+                near, far = far, near
+            near_labels = {n for axis in near for n in axis.labels}
+            elsewhere = draft.position_labels | batch_labels | {n for a in far for n in a.labels}
+            summed = near_labels - elsewhere
+            group = [f for f in draft.factors if f is not item and f.labels & summed]
+            if any(f.factor.opaque is not None for f in group):
+                continue
+            rest = [f for f in draft.factors if f is not item and f not in group]
+            elsewhere |= {n for f in rest for n in f.labels}
+            involved = near_labels.union(*(f.labels for f in group)) - batch_labels
+            extra = tuple(sorted(involved & elsewhere))
+            choices.append((draft.box(set(extra)), int(not reverse), group, extra))
+    limit = whole.cost.muls // max(1, ApplyOpaque(opaque, factor.shape, (), True).cost.muls)
+    if not choices or min(choices, key=lambda c: c[:2])[0] > limit:
+        materialize(draft, item, writer)
+        return
+    _, forward, group, extra = min(choices, key=lambda c: c[:2])
+    reverse = not forward
+    near = factor.axes[opaque.batch : split] if reverse else factor.axes[split:]
+    far = factor.axes[split:] if reverse else factor.axes[opaque.batch : split]
+    near_shape = factor.shape[opaque.batch : split] if reverse else factor.shape[split:]
+    far_shape = factor.shape[split:] if reverse else factor.shape[opaque.batch : split]
+    batch_shape = factor.shape[: opaque.batch]
+    extra_shape = tuple(draft.sizes[name] for name in extra)
+
+    seeds = Draft(
+        dict(draft.sizes),
+        [label(name) for name in extra],
+        [*batch, *near],
+        [DraftFactor(f.operand, f.factor) for f in group],
+    )
+    used = {n for a in (*seeds.out, *seeds.into) for n in a.labels}
+    used = used.union(*(f.labels for f in group))
+    seeds.sizes = {name: size for name, size in seeds.sizes.items() if name in used}
+    finished = seeds.finish()
+    assert finished is not None
+    term, operands = finished
+    structure = intern_structure(extra_shape, (*batch_shape, *near_shape), [term])
+    seed = writer.add(Assemble(structure), operands)
+    result = writer.add(
+        ApplyOpaque(opaque, factor.shape, extra_shape, reverse), [item.operand, seed]
+    )
+    axes = (*(label(name) for name in extra), *batch, *far)
+    applied = Factor(axes, (*extra_shape, *batch_shape, *far_shape))
+    removed = [item, *group]
+    draft.factors = [f for f in draft.factors if not any(f is r for r in removed)]
+    draft.factors.append(DraftFactor(result, applied))
+    alive = draft.position_labels.union(*(f.labels for f in draft.factors))
+    for name in [n for n in draft.sizes if n not in alive]:
+        if name in used:
+            del draft.sizes[name]  # summed inside the application
+
+

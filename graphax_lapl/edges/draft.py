@@ -1,0 +1,207 @@
+"""A term under construction: labels may be replaced, equations may still be open.
+
+Composition, addition and contraction work on drafts and turn them into canonical terms at the
+end. A draft refers to its factors' values by *operands* (small integers given by the recipe that
+is being written), a finished term by position.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+from .maps import IndexMap, constant, label
+from .terms import Factor, Number, Term
+
+__all__ = ["Draft", "DraftFactor"]
+
+
+@dataclass(eq=False)
+class DraftFactor:
+    """A factor together with the operand that holds its values."""
+
+    operand: int
+    factor: Factor
+
+    @property
+    def labels(self) -> frozenset[int]:
+        """Labels that the factor depends on."""
+        return self.factor.labels
+
+
+@dataclass(eq=False)
+class Draft:
+    """A mutable term; `equations` are maps that must be zero for an assignment to count."""
+
+    sizes: dict[int, int]
+    out: list[IndexMap]
+    into: list[IndexMap]
+    factors: list[DraftFactor]
+    coefficient: Number = 1
+    conj: bool = False
+    equations: list[IndexMap] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, term: Term, operands: list[int], first_label: int = 0) -> Draft:
+        """A draft of a finished term, with labels numbered from `first_label`."""
+        names = {n: n + first_label for n in term.labels} if first_label else {}
+
+        def rename(axes: tuple[IndexMap, ...]) -> list[IndexMap]:
+            return [axis.renamed(names) for axis in axes] if names else list(axes)
+
+        return cls(
+            {n + first_label: size for n, size in enumerate(term.sizes)},
+            rename(term.out),
+            rename(term.into),
+            [
+                DraftFactor(operand, replace(f, axes=tuple(rename(f.axes))) if names else f)
+                for operand, f in zip(operands, term.factors, strict=True)
+            ],
+            term.coefficient,
+            term.conj,
+        )
+
+    def copy(self) -> Draft:
+        """An independent draft with the same contents."""
+        return Draft(
+            dict(self.sizes),
+            list(self.out),
+            list(self.into),
+            [DraftFactor(f.operand, f.factor) for f in self.factors],
+            self.coefficient,
+            self.conj,
+            list(self.equations),
+        )
+
+    @property
+    def position_labels(self) -> set[int]:
+        """Labels that occur in output or input maps."""
+        return {name for axis in (*self.out, *self.into) for name in axis.labels}
+
+    def fresh(self, size: int) -> int:
+        """Add a new label of `size`."""
+        name = max(self.sizes, default=-1) + 1
+        self.sizes[name] = size
+        return name
+
+    def bind(self, name: int, expression: IndexMap) -> bool:
+        """Replace label `name` by `expression` everywhere and forget it.
+
+        Returns False, leaving the draft as it was, where a table would need a joint label.
+        """
+        sizes = self.sizes
+
+        def replaced(axes: list[IndexMap] | tuple[IndexMap, ...]) -> list[IndexMap] | None:
+            result = []
+            for axis in axes:
+                new = axis.substituted(name, expression, sizes)
+                if new is None:
+                    return None
+                result.append(new)
+            return result
+
+        out, into, equations = replaced(self.out), replaced(self.into), replaced(self.equations)
+        if out is None or into is None or equations is None:
+            return False
+        factors = []
+        for item in self.factors:
+            if name in item.labels:
+                axes = replaced(item.factor.axes)
+                if axes is None:
+                    return False
+                item = DraftFactor(item.operand, replace(item.factor, axes=tuple(axes)))
+            factors.append(item)
+        self.out, self.into, self.equations, self.factors = out, into, equations, factors
+        del self.sizes[name]
+        return True
+
+    def restrict(self, name: int, low: int, size: int) -> None:
+        """Keep only the values `low <= label < low + size` of a label, renumbered from zero."""
+        if low == 0 and size == self.sizes[name]:
+            return
+        new = self.fresh(size)
+        if not self.bind(name, label(new, 1, low) if size != 1 else constant(low)):
+            raise AssertionError("a label can always be shifted")
+        if size == 1:
+            del self.sizes[new]
+
+    def finish(self) -> tuple[Term, list[int]] | None:
+        """The canonical term and its operands, or None where it is structurally zero."""
+        if self.coefficient == 0 or any(size == 0 for size in self.sizes.values()):
+            return None
+        self.drop_trivial_labels()
+        self._flip_labels()
+        self._fuse_labels()
+        return self._number_labels()
+
+    def drop_trivial_labels(self) -> None:
+        """Fold labels that select nothing into the coefficient, and labels of size one away."""
+        used = self.position_labels.union(*(f.labels for f in self.factors))
+        for name, size in list(self.sizes.items()):
+            if name not in used:
+                self.coefficient = self.coefficient * size
+                del self.sizes[name]
+            elif size == 1:
+                self.bind(name, constant(0))
+
+    def _flip_labels(self) -> None:
+        """Let every label ascend in the first map where it stands."""
+        for name in list(self.sizes):
+            for axis in (*self.out, *self.into):
+                stride = axis.stride(name)
+                if stride is None or stride > 0:
+                    break
+                if stride < 0:
+                    new = self.fresh(self.sizes[name])
+                    self.bind(name, label(new, -1, self.sizes[name] - 1))
+                    break
+
+    def _fuse_labels(self) -> None:
+        """Join `a` and `b` to one label where they only occur as `size_b * a + b`."""
+        maps = [*self.out, *self.into, *(a for f in self.factors for a in f.factor.axes)]
+        multiple = {n for axis in maps if len(axis.parts) > 1 for n in axis.labels}
+        if len(multiple) < 2:
+            return
+        for major in sorted(multiple):
+            for minor in sorted(multiple):
+                if major == minor or major not in self.sizes or minor not in self.sizes:
+                    continue
+                if all(self._fusible(axis, major, minor) for axis in maps):
+                    size = self.sizes[minor]
+                    fused = self.fresh(self.sizes[major] * size)
+                    # The fused label takes over the minor label's strides; the major's parts
+                    # are then implied by it and vanish.
+                    self.bind(major, constant(0))
+                    self.bind(minor, label(fused))
+                    return self._fuse_labels()
+        return None
+
+    def _fusible(self, axis: IndexMap, major: int, minor: int) -> bool:
+        first, second = axis.stride(major), axis.stride(minor)
+        return first is not None and second is not None and first == second * self.sizes[minor]
+
+    def _number_labels(self) -> tuple[Term, list[int]]:
+        """Number labels by first appearance (large strides first within a map)."""
+        names: dict[int, int] = {}
+        for axis in (*self.out, *self.into, *(a for f in self.factors for a in f.factor.axes)):
+            for name, part in sorted(
+                axis.parts, key=lambda item: -abs(item[1]) if isinstance(item[1], int) else 0
+            ):
+                del part
+                names.setdefault(name, len(names))
+        term = Term(
+            tuple(self.sizes[name] for name in names),
+            tuple(axis.renamed(names) for axis in self.out),
+            tuple(axis.renamed(names) for axis in self.into),
+            tuple(
+                replace(f.factor, axes=tuple(axis.renamed(names) for axis in f.factor.axes))
+                for f in self.factors
+            ),
+            self.coefficient,
+            self.conj,
+        )
+        return term, [f.operand for f in self.factors]
+
+    def box(self, names: frozenset[int] | set[int]) -> int:
+        """Number of assignments of the given labels."""
+        return math.prod(self.sizes[name] for name in names)

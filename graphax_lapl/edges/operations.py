@@ -1,0 +1,276 @@
+"""The array operations that an edge composition consists of, and their counted cost.
+
+An operation is structure only: it says how operand arrays are read and what comes out, for any
+operands of the right shapes. A `Recipe` is a list of operations on numbered operands; the program
+builder replays it on the slots of two concrete edges.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from .maps import IndexMap
+from .terms import Number, Opaque, Structure
+
+__all__ = [
+    "ApplyOpaque",
+    "Assemble",
+    "Combine",
+    "Cost",
+    "Einsum",
+    "MaterializeOpaque",
+    "Operation",
+    "Read",
+    "Recipe",
+    "RecipeWriter",
+]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Counted cost of a piece of a program.
+
+    Attributes:
+        ad: multiplications in the convention of the elimination literature: every pair of entries
+            that meet costs one, whatever their values.
+        muls: multiplications that are really emitted (known ones and minus ones are free).
+        adds: additions and subtractions that are emitted.
+        elements: array elements read and written (times the item size: bytes).
+    """
+
+    ad: int = 0
+    muls: int = 0
+    adds: int = 0
+    elements: int = 0
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(
+            self.ad + other.ad,
+            self.muls + other.muls,
+            self.adds + other.adds,
+            self.elements + other.elements,
+        )
+
+
+@dataclass(frozen=True)
+class Read:
+    """How an operand is read inside an einsum: one index map per axis, perhaps conjugated."""
+
+    axes: tuple[IndexMap, ...]
+    conj: bool = False
+
+    def labels(self) -> set[int]:
+        """Labels that the read depends on."""
+        return {name for axis in self.axes for name in axis.labels}
+
+
+@dataclass(frozen=True)
+class Einsum:
+    """`out[output] = coefficient * sum(prod(reads))`, summed over all labels not in `output`.
+
+    At most two reads. `sizes` gives the size of every label that occurs, as sorted pairs.
+    With `real`, the real part of the result is taken.
+    """
+
+    reads: tuple[Read, ...]
+    sizes: tuple[tuple[int, int], ...]
+    output: tuple[int, ...]
+    coefficient: Number = 1
+    real: bool = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the result."""
+        sizes = dict(self.sizes)
+        return tuple(sizes[name] for name in self.output)
+
+    @property
+    def cost(self) -> Cost:
+        """Counted cost: one multiplication per assignment of the labels where two factors meet."""
+        sizes = dict(self.sizes)
+        read = [math.prod(sizes[n] for n in r.labels()) for r in self.reads]
+        out = math.prod(self.shape)
+        joint = set().union(*(r.labels() for r in self.reads))
+        meetings = math.prod(sizes[n] for n in joint)
+        scaling = 0 if abs(self.coefficient) == 1 else out
+        return Cost(
+            muls=(meetings if len(self.reads) == 2 else 0) + scaling,
+            adds=meetings - out if meetings > out else 0,
+            elements=sum(read) + out,
+        )
+
+
+@dataclass(frozen=True)
+class Combine:
+    """`out[output] = constant + sum(coefficient_k * operand_k)`, broadcast to the output labels.
+
+    Attributes:
+        operands: for each operand its coefficient and the labels of its axes.
+        sizes: size of every label, as sorted pairs.
+        output: labels of the result's axes.
+        constant: a number added everywhere.
+    """
+
+    operands: tuple[tuple[Number, tuple[int, ...]], ...]
+    sizes: tuple[tuple[int, int], ...]
+    output: tuple[int, ...]
+    constant: Number = 0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the result."""
+        sizes = dict(self.sizes)
+        return tuple(sizes[name] for name in self.output)
+
+    @property
+    def cost(self) -> Cost:
+        """Counted cost."""
+        sizes = dict(self.sizes)
+        out = math.prod(self.shape)
+        boxes = [math.prod(sizes[n] for n in labels) for _, labels in self.operands]
+        return Cost(
+            muls=sum(
+                box
+                for box, (c, _) in zip(boxes, self.operands, strict=True)
+                if abs(c) != 1
+            ),
+            adds=out * (len(self.operands) - 1 + (self.constant != 0)),
+            elements=sum(boxes) + out,
+        )
+
+
+@dataclass(frozen=True)
+class Assemble:
+    """The dense array of shape `out_shape + in_shape` of a structure, from its factors."""
+
+    structure: Structure
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the result."""
+        return (*self.structure.out_shape, *self.structure.in_shape)
+
+    @property
+    def cost(self) -> Cost:
+        """Counted cost: products of lazy factors, one addition per further overlapping term."""
+        muls = 0
+        for term in self.structure.terms:
+            count = max(0, len(term.factors) - 1) + (
+                bool(term.factors) and abs(term.coefficient) != 1
+            )
+            muls += count * math.prod(
+                term.sizes[n] for n in set().union(*(f.labels for f in term.factors))
+            )
+        return Cost(
+            muls=muls,
+            adds=sum(t.entries for t in self.structure.terms[1:]),
+            elements=self.structure.stored + self.structure.size,
+        )
+
+
+@dataclass(frozen=True)
+class ApplyOpaque:
+    """Apply an opaque linear map to the rows (`reverse`) or columns (`forward`) of an array.
+
+    The operands are the map and an array of shape `(*extra, *batch, *core)`; the result has shape
+    `(*extra, *batch, *other core)`.
+    """
+
+    opaque: Opaque
+    map_shape: tuple[int, ...]
+    extra: tuple[int, ...]
+    reverse: bool
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the result."""
+        core = self.opaque.batch + self.opaque.outputs
+        kept = self.map_shape[core:] if self.reverse else self.map_shape[self.opaque.batch : core]
+        return (*self.extra, *self.map_shape[: self.opaque.batch], *kept)
+
+    @property
+    def cost(self) -> Cost:
+        """A rough count: each application touches its input and its output once."""
+        split = self.opaque.batch + self.opaque.outputs
+        batch = math.prod(self.map_shape[: self.opaque.batch])
+        out = batch * math.prod(self.map_shape[self.opaque.batch : split])
+        into = batch * math.prod(self.map_shape[split:])
+        work = math.prod(self.extra) * (out + into)
+        return Cost(muls=work, adds=work, elements=2 * work)
+
+
+@dataclass(frozen=True)
+class MaterializeOpaque:
+    """The array of an opaque linear map, by the cheaper of its columns and its rows."""
+
+    opaque: Opaque
+    map_shape: tuple[int, ...]
+
+    @property
+    def by_rows(self) -> bool:
+        """Whether cotangents are pushed (fewer outputs than inputs, or no `jvp`)."""
+        split = self.opaque.batch + self.opaque.outputs
+        out = math.prod(self.map_shape[self.opaque.batch : split])
+        into = math.prod(self.map_shape[split:])
+        if not self.opaque.forward:
+            return True
+        return self.opaque.reverse and out < into
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the result."""
+        return self.map_shape
+
+    @property
+    def cost(self) -> Cost:
+        """Cost of pushing the smaller identity through."""
+        split = self.opaque.batch + self.opaque.outputs
+        core = (
+            self.map_shape[self.opaque.batch : split] if self.by_rows else self.map_shape[split:]
+        )
+        return ApplyOpaque(self.opaque, self.map_shape, core, self.by_rows).cost
+
+
+Operation = Einsum | Combine | Assemble | ApplyOpaque | MaterializeOpaque
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What composing or adding two structures takes.
+
+    Operands are numbered: first those of the given edges in order, then the results of `steps`.
+
+    Attributes:
+        result: the structure that comes out, None for a structural zero.
+        operands: the operand that holds each factor of the result.
+        steps: operations with the operands they take.
+        cost: their total cost.
+    """
+
+    result: Structure | None
+    operands: tuple[int, ...]
+    steps: tuple[tuple[Operation, tuple[int, ...]], ...]
+    cost: Cost
+
+
+@dataclass
+class RecipeWriter:
+    """Collects the steps of a recipe."""
+
+    inputs: int
+    steps: list[tuple[Operation, tuple[int, ...]]] = field(default_factory=list)
+    ad: int = 0
+
+    def add(self, operation: Operation, operands: Iterable[int]) -> int:
+        """Append an operation and return the operand that holds its result."""
+        self.steps.append((operation, tuple(operands)))
+        return self.inputs + len(self.steps) - 1
+
+    def finish(self, result: Structure | None, operands: Iterable[int]) -> Recipe:
+        """The finished recipe."""
+        total = Cost(ad=self.ad)
+        for operation, _ in self.steps:
+            total = total + operation.cost
+        return Recipe(result, tuple(operands), tuple(self.steps), total)

@@ -1,0 +1,206 @@
+"""Terms and edges: the structure of a local or accumulated partial Jacobian, without its values.
+
+An edge is a linear map from an array of shape `I` to an array of shape `O`, kept as a sum of
+terms. A term has labels (each with a size), one index map for every output and input dimension,
+and a list of factors, which are arrays read through index maps of their own:
+
+    J[o, i] = sum over labels of  coefficient * prod(factors) * [o == out(labels)] [i == in(labels)]
+
+Positions outside a dimension are dropped. Example: the Jacobian of `y = x[1:] * w` with `w` and
+`y` of length 3 is one term with a single label `a` of size 3, `out = a`, `in = a + 1` and the
+factor `w[a]`: three numbers for a 3 x 4 matrix.
+
+Complex numbers. A map into or out of a complex array is linear over the reals only. Between complex
+arrays a term acts on the input (`conj=False`) or on its complex conjugate (`conj=True`); from
+complex to real it stands for `Re(J x)`. Compositions keep track of both.
+
+Structures hold no arrays: the values of the factors live in the slots of a program, one slot per
+factor, in order. Structures are interned, so equal ones are the same object.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from .maps import IndexMap
+
+__all__ = ["Factor", "Number", "Opaque", "Structure", "Term", "intern_structure"]
+
+Number = int | float | complex
+
+
+@dataclass(frozen=True)
+class Opaque:
+    """What is known of a factor that is a linear map given only by its `jvp` and `vjp`.
+
+    Attributes:
+        batch: number of leading axes along which the map is diagonal.
+        outputs: number of output axes that follow; the remaining axes are input axes.
+        forward: whether it can be applied to tangents.
+        reverse: whether it can be applied to cotangents.
+    """
+
+    batch: int
+    outputs: int
+    forward: bool = True
+    reverse: bool = True
+
+
+@dataclass(frozen=True)
+class Factor:
+    """An array of `shape`, read at position `axes[k](labels)` along axis k.
+
+    Attributes:
+        axes: one index map per axis of the array; always within the array.
+        shape: the array's shape (batch, output and input axes for an opaque factor).
+        conj: whether the complex conjugate of the array is meant.
+        opaque: set where the array is not available, only its action on vectors.
+    """
+
+    axes: tuple[IndexMap, ...]
+    shape: tuple[int, ...]
+    conj: bool = False
+    opaque: Opaque | None = None
+
+    @cached_property
+    def labels(self) -> frozenset[int]:
+        """Labels that the factor depends on."""
+        return frozenset(name for axis in self.axes for name in axis.labels)
+
+
+@dataclass(frozen=True)
+class Term:
+    """One unevaluated einsum with index maps; see the module's docstring.
+
+    Attributes:
+        sizes: size of each label; labels are `range(len(sizes))`.
+        out: index maps of the output dimensions.
+        into: index maps of the input dimensions.
+        factors: the arrays that are multiplied.
+        coefficient: a number known while planning.
+        conj: whether the term acts on the conjugate of a complex input.
+    """
+
+    sizes: tuple[int, ...]
+    out: tuple[IndexMap, ...]
+    into: tuple[IndexMap, ...]
+    factors: tuple[Factor, ...] = ()
+    coefficient: Number = 1
+    conj: bool = False
+
+    @cached_property
+    def pattern(self) -> tuple[object, ...]:
+        """What two terms must share for their values to be added elementwise."""
+        kept = tuple(self.sizes[n] if n in self.position_labels else 0 for n in self.labels)
+        return (kept, self.out, self.into, self.conj)
+
+    @property
+    def labels(self) -> range:
+        """All labels of the term."""
+        return range(len(self.sizes))
+
+    @cached_property
+    def position_labels(self) -> frozenset[int]:
+        """Labels that occur in an output or input index map."""
+        return frozenset(name for axis in (*self.out, *self.into) for name in axis.labels)
+
+    @property
+    def entries(self) -> int:
+        """Number of values the term spreads over the matrix (coinciding ones counted apart)."""
+        return math.prod(self.sizes[name] for name in self.position_labels)
+
+    @property
+    def stored(self) -> int:
+        """Number of elements in its factors as they are read; at least one."""
+        return max(
+            1, sum(math.prod(self.sizes[n] for n in factor.labels) for factor in self.factors)
+        )
+
+    def __repr__(self) -> str:
+        sizes = ",".join(f"l{n}<{s}" for n, s in enumerate(self.sizes))
+        factors = " ".join(
+            ("opaque" if f.opaque else "f") + f"[{', '.join(map(repr, f.axes))}]"
+            for f in self.factors
+        )
+        return (
+            f"({sizes}) {self.coefficient:g} {factors} "
+            f"out[{', '.join(map(repr, self.out))}] in[{', '.join(map(repr, self.into))}]"
+        )
+
+
+class Structure:
+    """A sum of terms: the structure of an edge. Made by `intern_structure` only.
+
+    Attributes:
+        out_shape: shape of the output array.
+        in_shape: shape of the input array.
+        terms: the terms; an empty tuple is the zero map (never kept in a graph).
+        complex_out: whether the output array is complex.
+        complex_in: whether the input array is complex.
+    """
+
+    __slots__ = ("complex_in", "complex_out", "in_shape", "key", "out_shape", "terms")
+
+    def __init__(
+        self,
+        out_shape: tuple[int, ...],
+        in_shape: tuple[int, ...],
+        terms: tuple[Term, ...],
+        complex_out: bool,
+        complex_in: bool,
+    ):
+        """Store the fields; `intern_structure` guarantees that equal ones are identical."""
+        self.out_shape = out_shape
+        self.in_shape = in_shape
+        self.terms = terms
+        self.complex_out = complex_out
+        self.complex_in = complex_in
+        self.key: Final = (out_shape, in_shape, terms, complex_out, complex_in)
+
+    @property
+    def factors(self) -> tuple[Factor, ...]:
+        """The factors of all terms in order: one slot each."""
+        return tuple(factor for term in self.terms for factor in term.factors)
+
+    @property
+    def size(self) -> int:
+        """Number of elements of the dense matrix."""
+        return math.prod(self.out_shape) * math.prod(self.in_shape)
+
+    @property
+    def stored(self) -> int:
+        """Number of elements that its factors hold."""
+        return sum(term.stored for term in self.terms)
+
+    @property
+    def is_unit(self) -> bool:
+        """Whether every value is a known number of magnitude one."""
+        return all(not t.factors and abs(t.coefficient) == 1 for t in self.terms)
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether every value is known while planning."""
+        return all(not term.factors for term in self.terms)
+
+    def __repr__(self) -> str:
+        terms = " + ".join(map(repr, self.terms)) or "0"
+        return f"Structure({self.out_shape} <- {self.in_shape}: {terms})"
+
+
+_interned: dict[tuple[object, ...], Structure] = {}
+
+
+def intern_structure(
+    out_shape: Sequence[int],
+    in_shape: Sequence[int],
+    terms: Iterable[Term],
+    complex_out: bool = False,
+    complex_in: bool = False,
+) -> Structure:
+    """Return the one structure with these fields."""
+    made = Structure(tuple(out_shape), tuple(in_shape), tuple(terms), complex_out, complex_in)
+    return _interned.setdefault(made.key, made)

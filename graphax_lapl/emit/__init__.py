@@ -1,0 +1,1 @@
+"""Emission: programs as JAX functions."""

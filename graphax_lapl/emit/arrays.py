@@ -1,0 +1,220 @@
+"""Reading operands through index maps, and the einsums and sums of a program, as `jax.lax` calls.
+
+Only `lax` primitives are emitted: no nested jits, no dtype surprises, nothing that is not needed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from ..edges.maps import IndexMap
+from ..edges.operations import Combine, Einsum, Read
+from ..edges.terms import Number
+
+__all__ = ["broadcast_labels", "combine", "einsum", "promoted", "read", "scaled"]
+
+
+def promoted(values: Sequence[Array]) -> list[Array]:
+    """Convert arrays to their common dtype."""
+    dtypes = {value.dtype for value in values}
+    if len(dtypes) == 1:
+        return list(values)
+    common = np.dtype(jnp.promote_types(*dtypes)) if len(dtypes) == 2 else _common(dtypes)
+    return [lax.convert_element_type(value, common) for value in values]
+
+
+def _common(dtypes: set[np.dtype]) -> np.dtype:
+    common, *rest = sorted(dtypes, key=str)
+    for dtype in rest:
+        common = np.dtype(jnp.promote_types(common, dtype))
+    return common
+
+
+def scaled(value: Array, coefficient: Number) -> Array:
+    """`coefficient * value`, without a multiplication for one and minus one."""
+    if coefficient == 1:
+        return value
+    if coefficient == -1:
+        return lax.neg(value)
+    if isinstance(coefficient, complex) and not jnp.issubdtype(value.dtype, jnp.complexfloating):
+        if coefficient.imag == 0:
+            coefficient = coefficient.real
+        else:
+            value = lax.convert_element_type(value, jnp.promote_types(value.dtype, jnp.complex64))
+    factor = np.asarray(coefficient).astype(value.dtype)
+    return lax.mul(value, lax.full_like(value, factor))
+
+
+def read(value: Array, view: Read, sizes: dict[int, int]) -> tuple[Array, tuple[int, ...]]:
+    """The operand as an array with one axis per label, and those labels."""
+    names: list[int] = []
+    axis = 0
+    for index_map in view.axes:
+        value, found = _read_axis(value, axis, index_map, sizes)
+        names += found
+        axis += len(found)
+    while len(set(names)) < len(names):
+        repeated = next(n for n in names if names.count(n) > 1)
+        first = names.index(repeated)
+        second = names.index(repeated, first + 1)
+        value = _diagonal(value, first, second)
+        del names[second]
+    if view.conj and jnp.issubdtype(value.dtype, jnp.complexfloating):
+        value = lax.conj(value)
+    return value, tuple(names)
+
+
+def _read_axis(
+    value: Array, axis: int, index_map: IndexMap, sizes: dict[int, int]
+) -> tuple[Array, list[int]]:
+    """Replace one axis by the axes of the labels that select its positions."""
+    extent = value.shape[axis]
+    if not index_map.parts:
+        return lax.index_in_dim(value, index_map.offset, axis, keepdims=False), []
+    if len(index_map.parts) == 1 and index_map.is_affine:
+        ((name, stride),) = index_map.parts
+        assert isinstance(stride, int)
+        size, start = sizes[name], index_map.offset
+        if stride == 1 and size == extent:
+            return value, [name]
+        last = start + stride * (size - 1)
+        low, high = min(start, last), max(start, last)
+        value = lax.slice_in_dim(value, low, high + 1, abs(stride), axis)
+        return (lax.rev(value, (axis,)) if stride < 0 else value), [name]
+    radix = _contiguous(index_map, sizes)
+    if radix is not None:
+        total = math.prod(sizes[name] for name in radix)
+        if total != extent:
+            value = lax.slice_in_dim(value, index_map.offset, index_map.offset + total, 1, axis)
+        shape = (*value.shape[:axis], *(sizes[n] for n in radix), *value.shape[axis + 1 :])
+        return lax.reshape(value, shape), radix
+    labels = list(index_map.labels)
+    positions = index_map.evaluate(labels, sizes).astype(np.int32)
+    index = (slice(None),) * axis + (positions,)
+    return value.at[index].get(mode="promise_in_bounds"), labels
+
+
+def _contiguous(index_map: IndexMap, sizes: dict[int, int]) -> list[int] | None:
+    """The labels from major to minor where the map counts through them without gaps."""
+    if not index_map.is_affine:
+        return None
+    expected, names = 1, []
+    for name, stride in sorted(index_map.parts, key=lambda item: item[1]):  # type: ignore[arg-type,return-value]
+        if stride != expected:
+            return None
+        expected *= sizes[name]
+        names.append(name)
+    return names[::-1]
+
+
+def _diagonal(value: Array, first: int, second: int) -> Array:
+    """The diagonal of two equally long axes, kept at the first one's place."""
+    order = [first, second, *(k for k in range(value.ndim) if k not in (first, second))]
+    moved = lax.transpose(value, order)
+    steps = np.arange(value.shape[first])
+    picked = moved.at[steps, steps].get(mode="promise_in_bounds")
+    back = list(range(1, picked.ndim))
+    back.insert(first, 0)
+    return lax.transpose(picked, back)
+
+
+def broadcast_labels(
+    value: Array, names: Sequence[int], output: Sequence[int], sizes: dict[int, int]
+) -> Array:
+    """Permute axes to the order of `output` and repeat along labels that are missing."""
+    order = sorted(range(len(names)), key=lambda k: output.index(names[k]))
+    if order != list(range(len(names))):
+        value = lax.transpose(value, order)
+    if len(names) == len(output):
+        return value
+    places = [output.index(names[k]) for k in order]
+    return lax.broadcast_in_dim(value, tuple(sizes[n] for n in output), places)
+
+
+def einsum(operation: Einsum, operands: Sequence[Array]) -> Array:
+    """Evaluate one einsum of a program."""
+    sizes = dict(operation.sizes)
+    output = operation.output
+    views = [read(v, r, sizes) for v, r in zip(operands, operation.reads, strict=True)]
+    if len(views) == 1:
+        value, names = views[0]
+        summed = [k for k, name in enumerate(names) if name not in output]
+        if summed:
+            value = lax.reduce_sum(value, summed)
+            names = tuple(name for name in names if name in output)
+        result = broadcast_labels(value, names, output, sizes)
+    else:
+        result = _product(views[0], views[1], output, sizes)
+    result = scaled(result, operation.coefficient)
+    if operation.real and jnp.issubdtype(result.dtype, jnp.complexfloating):
+        result = lax.real(result)
+    return result
+
+
+def _product(
+    first: tuple[Array, tuple[int, ...]],
+    second: tuple[Array, tuple[int, ...]],
+    output: tuple[int, ...],
+    sizes: dict[int, int],
+) -> Array:
+    sides = []
+    for (value, names), (_, others) in ((first, second), (second, first)):
+        alone = [k for k, name in enumerate(names) if name not in output and name not in others]
+        if alone:  # summed on one side only: before the product
+            value = lax.reduce_sum(value, alone)
+            names = tuple(name for k, name in enumerate(names) if k not in alone)
+        sides.append((value, names))
+    (left, left_names), (right, right_names) = sides
+    left, right = promoted([left, right])
+    contracted = [name for name in left_names if name in right_names and name not in output]
+    if not contracted:
+        shape_left = broadcast_labels(left, left_names, output, sizes)
+        return lax.mul(shape_left, broadcast_labels(right, right_names, output, sizes))
+    if output and left_names and output[0] in right_names and output[0] not in left_names:
+        left, left_names, right, right_names = right, right_names, left, left_names
+    batch = [name for name in output if name in left_names and name in right_names]
+    result = lax.dot_general(
+        left,
+        right,
+        (
+            (
+                [left_names.index(n) for n in contracted],
+                [right_names.index(n) for n in contracted],
+            ),
+            ([left_names.index(n) for n in batch], [right_names.index(n) for n in batch]),
+        ),
+    )
+    names = [
+        *batch,
+        *(n for n in left_names if n not in batch and n not in contracted),
+        *(n for n in right_names if n not in batch and n not in contracted),
+    ]
+    return broadcast_labels(result, names, output, sizes)
+
+
+def combine(operation: Combine, operands: Sequence[Array]) -> Array:
+    """Evaluate one sum of a program."""
+    sizes = dict(operation.sizes)
+    values = promoted(list(operands))
+    total: Array | None = None
+    for value, (coefficient, names) in zip(values, operation.operands, strict=True):
+        subtract = coefficient == -1 and total is not None
+        part = value if subtract else scaled(value, coefficient)
+        part = broadcast_labels(part, names, operation.output, sizes)
+        if total is None:
+            total = part
+        else:
+            total, part = promoted([total, part])
+            total = lax.sub(total, part) if subtract else lax.add(total, part)
+    assert total is not None
+    if operation.constant:
+        constant = operation.constant
+        if isinstance(constant, complex) and not jnp.issubdtype(total.dtype, jnp.complexfloating):
+            total = lax.convert_element_type(total, jnp.promote_types(total.dtype, jnp.complex64))
+        total = lax.add(total, lax.full_like(total, np.asarray(constant).astype(total.dtype)))
+    return total

@@ -1,0 +1,263 @@
+"""Writing a sum of terms out as a dense array.
+
+Values are padded into place along one dimension per label and selected by comparing positions
+along the others, so a diagonal or a band becomes one fused elementwise expression: no identity is
+built and nothing is scattered. Terms whose positions only a table knows are scattered. A matrix of
+single numbers is packed by one concatenation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from ..edges.maps import IndexMap
+from ..edges.operations import Read
+from ..edges.terms import Structure, Term
+from .arrays import broadcast_labels, promoted, read, scaled
+
+__all__ = ["assemble", "term_values"]
+
+#: Matrices of single numbers up to this many entries are packed by concatenation.
+MAX_PACKED = 4096
+
+
+def assemble(structure: Structure, operands: Sequence[Array], dtype: np.dtype) -> Array:
+    """The dense array, axes (output..., input...); `dtype` where no factor says it."""
+    shape = (*structure.out_shape, *structure.in_shape)
+    if 0 in shape or not structure.terms:
+        return jnp.zeros(shape, dtype)
+    split, start = [], 0
+    for term in structure.terms:
+        split.append((term, operands[start : start + len(term.factors)]))
+        start += len(term.factors)
+    points = [item for item in split if not item[0].position_labels]
+    blocks = [item for item in split if item[0].position_labels]
+    parts = [_place(term, own, shape, dtype) for term, own in blocks]
+    if points and math.prod(shape) == 1 and not blocks:
+        values = [term_values(term, own, dtype)[0] for term, own in points]
+        return lax.reshape(_total(values), shape)
+    if points:
+        parts.append(_pack(points, shape, dtype))
+    return _total(parts)
+
+
+def _total(parts: list[Array]) -> Array:
+    parts = promoted(parts)
+    total = parts[0]
+    for part in parts[1:]:
+        total = lax.add(total, part)
+    return total
+
+
+def term_values(
+    term: Term, operands: Sequence[Array], dtype: np.dtype
+) -> tuple[Array, tuple[int, ...]]:
+    """The product of a term's factors and coefficient, and the labels of its axes."""
+    sizes = dict(enumerate(term.sizes))
+    if not term.factors:
+        number = np.asarray(term.coefficient)
+        return jnp.asarray(number.astype(_at_least(dtype, number))), ()
+    views = [
+        read(value, Read(factor.axes, factor.conj), sizes)
+        for value, factor in zip(operands, term.factors, strict=True)
+    ]
+    labels = tuple(sorted({name for _, names in views for name in names}))
+    values = promoted([value for value, _ in views])
+    total = broadcast_labels(values[0], views[0][1], labels, sizes)
+    for value, (_, names) in zip(values[1:], views[1:], strict=True):
+        total = lax.mul(total, broadcast_labels(value, names, labels, sizes))
+    summed = [k for k, name in enumerate(labels) if name not in term.position_labels]
+    if summed:
+        total = lax.reduce_sum(total, summed)
+        labels = tuple(name for name in labels if name in term.position_labels)
+    return scaled(total, term.coefficient), labels
+
+
+def _at_least(dtype: np.dtype, number: np.ndarray) -> np.dtype:
+    if np.iscomplexobj(number) and not jnp.issubdtype(dtype, jnp.complexfloating):
+        return np.dtype(jnp.promote_types(dtype, jnp.complex64))
+    return dtype
+
+
+def _pack(
+    points: Sequence[tuple[Term, Sequence[Array]]], shape: tuple[int, ...], dtype: np.dtype
+) -> Array:
+    """Single numbers at known positions."""
+    found: dict[int, list[Array]] = {}
+    for term, operands in points:
+        position = tuple(axis.offset for axis in (*term.out, *term.into))
+        if all(0 <= p < n for p, n in zip(position, shape, strict=True)):
+            flat = int(np.ravel_multi_index(position, shape)) if shape else 0
+            found.setdefault(flat, []).append(term_values(term, operands, dtype)[0])
+    if not found:
+        return jnp.zeros(shape, dtype)
+    places = sorted(found)
+    values = promoted([_total(found[place]) for place in places])
+    kind = values[0].dtype
+    total = math.prod(shape)
+    if total > MAX_PACKED:
+        stacked = lax.concatenate([lax.reshape(v, (1,)) for v in values], 0)
+        dense = jnp.zeros(total, kind).at[np.asarray(places, np.int32)].set(
+            stacked, mode="promise_in_bounds", unique_indices=True, indices_are_sorted=True
+        )
+        return lax.reshape(dense, shape)
+    pieces, end = [], 0
+    for place, value in zip(places, values, strict=True):
+        if place > end:
+            pieces.append(jnp.zeros(place - end, kind))
+        pieces.append(lax.reshape(value, (1,)))
+        end = place + 1
+    if end < total:
+        pieces.append(jnp.zeros(total - end, kind))
+    flat = lax.concatenate(pieces, 0) if len(pieces) > 1 else pieces[0]
+    return lax.reshape(flat, shape)
+
+
+def _place(
+    term: Term, operands: Sequence[Array], shape: tuple[int, ...], dtype: np.dtype
+) -> Array:
+    """One term as a dense array."""
+    values, names = term_values(term, operands, dtype)
+    maps = (*term.out, *term.into)
+    primary = _primary_dimensions(term, maps)
+    if primary is None:
+        return _scatter(term, values, names, shape)
+    values = _pad_into_place(term, values, names, maps, primary, shape)
+    condition = _condition(term, set(names), maps, primary, shape)
+    if condition is None:
+        return values
+    return lax.select(condition, values, lax.full_like(values, 0))
+
+
+def _primary_dimensions(term: Term, maps: Sequence[IndexMap]) -> dict[int, int] | None:
+    """For every label a dimension that it alone runs along; None where one has none."""
+    primary: dict[int, int] = {}
+    for dimension, axis in enumerate(maps):
+        if not axis.is_affine:
+            return None
+        if len(axis.parts) == 1:
+            ((name, stride),) = axis.parts
+            known = primary.get(name)
+            if known is None or (abs(stride) == 1 and abs(maps[known].parts[0][1]) != 1):  # type: ignore[arg-type]
+                primary[name] = dimension
+    return primary if set(primary) == term.position_labels else None
+
+
+def _pad_into_place(
+    term: Term,
+    values: Array,
+    names: tuple[int, ...],
+    maps: Sequence[IndexMap],
+    primary: dict[int, int],
+    shape: tuple[int, ...],
+) -> Array:
+    """Pad each axis into its primary dimension and repeat along all others."""
+    reverse, config = [], []
+    for k, name in enumerate(names):
+        axis = maps[primary[name]]
+        stride, start = axis.parts[0][1], axis.offset
+        assert isinstance(stride, int)
+        reach = stride * (term.sizes[name] - 1)
+        if stride < 0:
+            reverse.append(k)
+            start += reach
+        high = shape[primary[name]] - (start + abs(reach) + 1)
+        config.append((start, high, abs(stride) - 1))
+    if reverse:
+        values = lax.rev(values, reverse)
+    if any(c != (0, 0, 0) for c in config):
+        values = lax.pad(values, np.zeros((), values.dtype), config)
+    order = sorted(range(len(names)), key=lambda k: primary[names[k]])
+    if order != list(range(len(names))):
+        values = lax.transpose(values, order)
+    return lax.broadcast_in_dim(values, shape, [primary[names[k]] for k in order])
+
+
+def _condition(
+    term: Term,
+    padded: set[int],
+    maps: Sequence[IndexMap],
+    primary: dict[int, int],
+    shape: tuple[int, ...],
+) -> Array | None:
+    """Where the term has entries, apart from what the padding already zeroed."""
+    checks = []
+
+    def positions(dimension: int, weight: int = 1, shift: int = 0) -> Array:
+        """`weight * position + shift` along a dimension; computed here, so never multiplied."""
+        if (weight, shift) == (1, 0):
+            return lax.broadcasted_iota(np.int32, shape, dimension)
+        steps = np.arange(shape[dimension], dtype=np.int32) * weight + shift
+        return lax.broadcast_in_dim(jnp.asarray(steps), shape, [dimension])
+
+    for dimension, axis in enumerate(maps):
+        if len(axis.parts) == 1 and primary[axis.parts[0][0]] == dimension:
+            ((name, stride),) = axis.parts
+            assert isinstance(stride, int)
+            size = term.sizes[name]
+            full = abs(stride) == 1 and axis.bounds(dict(enumerate(term.sizes))) == (
+                0,
+                shape[dimension] - 1,
+            )
+            if name in padded or full:
+                continue
+            allowed = np.zeros(shape[dimension], bool)
+            reached = axis.evaluate([name], {name: size})
+            allowed[reached[(reached >= 0) & (reached < shape[dimension])]] = True
+            checks.append(lax.broadcast_in_dim(jnp.asarray(allowed), shape, [dimension]))
+            continue
+        if not axis.parts and shape[dimension] == 1 and axis.offset == 0:
+            continue
+        # common * (position - offset) == sum(stride * label), each label read off its own
+        # dimension, where it stands times that dimension's stride.
+        strides = {name: maps[primary[name]].parts[0][1] for name in axis.labels}
+        common = math.lcm(*(abs(s) for s in strides.values())) if strides else 1  # type: ignore[arg-type]
+        shift = common * axis.offset
+        terms = []
+        for name, part in axis.parts:
+            weight = part * (common // strides[name])  # type: ignore[operator]
+            shift -= weight * maps[primary[name]].offset
+            terms.append((primary[name], weight))
+        left = positions(dimension, common, -shift)
+        if not terms:
+            checks.append(lax.eq(left, lax.full_like(left, 0)))
+            continue
+        right = positions(*terms[0])
+        for place, weight in terms[1:]:
+            right = lax.add(right, positions(place, weight))
+        checks.append(lax.eq(left, right))
+    if not checks:
+        return None
+    condition = checks[0]
+    for check in checks[1:]:
+        condition = lax.bitwise_and(condition, check)
+    return condition
+
+
+def _scatter(
+    term: Term, values: Array, names: tuple[int, ...], shape: tuple[int, ...]
+) -> Array:
+    """Place entries by static index arrays."""
+    sizes = dict(enumerate(term.sizes))
+    labels = tuple(sorted(term.position_labels))
+    box = tuple(sizes[name] for name in labels)
+    flat = np.zeros(box, np.int64)
+    valid = np.ones(box, bool)
+    for axis, extent in zip((*term.out, *term.into), shape, strict=True):
+        position = axis.evaluate(labels, sizes)
+        valid &= (position >= 0) & (position < extent)
+        flat = flat * extent + position
+    spread = lax.reshape(broadcast_labels(values, names, labels, sizes), (math.prod(box),))
+    target, chosen = flat.ravel(), np.flatnonzero(valid.ravel())
+    if len(chosen) < len(target):
+        spread = spread.at[chosen].get(mode="promise_in_bounds")
+        target = target[chosen]
+    dense = jnp.zeros(math.prod(shape), values.dtype)
+    unique = len(np.unique(target)) == len(target)
+    dense = dense.at[target].add(spread, mode="promise_in_bounds", unique_indices=unique)
+    return lax.reshape(dense, shape)

@@ -1,0 +1,106 @@
+"""Opaque linear maps at run time: batched `jvp` and `vjp` of one equation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from ..edges.operations import ApplyOpaque, MaterializeOpaque
+from ..rules.site import OpaqueMap
+
+__all__ = ["LinearMap", "apply_opaque", "materialize_opaque"]
+
+
+class LinearMap:
+    """The derivative of an equation's output `out` along its input `into`, at given values."""
+
+    def __init__(self, reference: OpaqueMap, values: Sequence[Any], types: Sequence[Any]):
+        """Hold the point; an input without a value (the equation is linear in it) is zero."""
+        self.reference = reference
+        self.values = [
+            jnp.zeros(type_.shape, type_.dtype) if value is None else value
+            for value, type_ in zip(values, types, strict=True)
+        ]
+
+    def along(self, x: Array) -> Array:
+        """The output as a function of the input."""
+        reference = self.reference
+        values = list(self.values)
+        values[reference.into] = x
+        return reference.equation.evaluate(*values)[reference.out]
+
+    @property
+    def point(self) -> Array:
+        """The input's value."""
+        return self.values[self.reference.into]
+
+    def push(self, tangents: Array) -> Array:
+        """Push tangents of shape `(count, *batch, *in core)` forward."""
+        reference = self.reference
+        unpack = _layout(reference.batch_in, self.point.ndim)
+        moved = _permute(tangents, unpack)
+        _, pushed = jax.vmap(
+            lambda t: jax.jvp(self.along, (self.point,), (t,)), out_axes=(None, 0)
+        )(moved.astype(self.point.dtype))
+        return _permute(pushed, _packed(reference.batch_out, pushed.ndim - 1))
+
+    def pull(self, cotangents: Array) -> Array:
+        """Pull cotangents of shape `(count, *batch, *out core)` back."""
+        reference = self.reference
+        out, pull = jax.vjp(self.along, self.point)
+        moved = _permute(cotangents, _layout(reference.batch_out, out.ndim))
+        pulled = jax.vmap(lambda c: pull(c)[0])(moved.astype(out.dtype))
+        return _permute(pulled, _packed(reference.batch_in, pulled.ndim - 1))
+
+
+def _packed(batch: Sequence[int], rank: int) -> list[int]:
+    """Dimensions in the order (batch..., core...)."""
+    return [*batch, *(d for d in range(rank) if d not in batch)]
+
+
+def _layout(batch: Sequence[int], rank: int) -> list[int]:
+    """The inverse of `_packed`."""
+    packed = _packed(batch, rank)
+    return [packed.index(d) for d in range(rank)]
+
+
+def _permute(stacked: Array, order: Sequence[int]) -> Array:
+    """Permute all axes but the first."""
+    if list(order) == list(range(len(order))):
+        return stacked
+    return lax.transpose(stacked, [0, *(1 + d for d in order)])
+
+
+def apply_opaque(operation: ApplyOpaque, linear: LinearMap, seeds: Array) -> Array:
+    """Apply a map to seeds of shape `(*extra, *batch, *core)`."""
+    count = math.prod(operation.extra)
+    tail = seeds.shape[len(operation.extra) :]
+    flat = lax.reshape(seeds, (count, *tail))
+    moved = linear.pull(flat) if operation.reverse else linear.push(flat)
+    return lax.reshape(moved, operation.shape)
+
+
+def materialize_opaque(operation: MaterializeOpaque, linear: LinearMap) -> Array:
+    """The map as an array of shape `(*batch, *out core, *in core)`."""
+    opaque, shape = operation.opaque, operation.map_shape
+    split = opaque.batch + opaque.outputs
+    batch, out, into = shape[: opaque.batch], shape[opaque.batch : split], shape[split:]
+    core = out if operation.by_rows else into
+    count = math.prod(core)
+    if 0 in shape:
+        return jnp.zeros(shape, linear.point.dtype)
+    eye = np.eye(count, dtype=np.float32).reshape(count, *(1,) * len(batch), *core)
+    seeds = jnp.broadcast_to(jnp.asarray(eye, linear.point.dtype), (count, *batch, *core))
+    moved = linear.pull(seeds) if operation.by_rows else linear.push(seeds)
+    # From (count, *batch, *other core) to (*batch, *out, *in).
+    rank = moved.ndim
+    order = [*range(1, 1 + len(batch)), 0, *range(1 + len(batch), rank)]
+    if not operation.by_rows:
+        order = [*range(1, rank), 0]
+    return lax.reshape(lax.transpose(moved, order), shape)

@@ -1,0 +1,99 @@
+"""Replaying a program under JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from ..edges.operations import ApplyOpaque, Assemble, Combine, Einsum
+from ..program.instructions import (
+    Block,
+    ConstantInstruction,
+    EdgeInstruction,
+    LocalInstruction,
+    OpaqueInstruction,
+    PrimalInstruction,
+    Program,
+)
+from .arrays import combine, einsum
+from .assembly import assemble, term_values
+from .opaque import LinearMap, apply_opaque, materialize_opaque
+
+__all__ = ["block_values", "dense_block", "run_program"]
+
+
+def run_program(program: Program, inputs: Sequence[Any]) -> list[Any]:
+    """Evaluate all instructions; returns the slots' contents.
+
+    Args:
+        program: the program.
+        inputs: constants of the trace, then the arguments' leaves (arrays or tracers).
+    """
+    slots: list[Any] = [None] * len(program.slots)
+    for slot, value in zip(program.inputs, inputs, strict=True):
+        slots[slot] = value
+    for instruction in program.instructions:
+        values = [slots[slot] for slot in instruction.inputs]
+        for slot, result in zip(instruction.outputs, _execute(instruction, values), strict=True):
+            slots[slot] = result
+    return slots
+
+
+def _execute(instruction: Any, values: list[Any]) -> Sequence[Any]:
+    if isinstance(instruction, EdgeInstruction):
+        return [_operate(instruction, values)]
+    if isinstance(instruction, PrimalInstruction):
+        return instruction.equation.evaluate(*values)
+    if isinstance(instruction, LocalInstruction):
+        return [instruction.local.fun(*values)]
+    if isinstance(instruction, OpaqueInstruction):
+        moving = iter(values)
+        full = [next(moving) if present else None for present in instruction.present]
+        return [LinearMap(instruction.reference, full, instruction.types)]
+    assert isinstance(instruction, ConstantInstruction)
+    return [jnp.asarray(instruction.value)]
+
+
+def _operate(instruction: EdgeInstruction, values: list[Any]) -> Array:
+    operation = instruction.operation
+    if isinstance(operation, Einsum):
+        return einsum(operation, values)
+    if isinstance(operation, Combine):
+        return combine(operation, values)
+    if isinstance(operation, Assemble):
+        return assemble(operation.structure, values, instruction.dtype)
+    if isinstance(operation, ApplyOpaque):
+        return apply_opaque(operation, values[0], values[1])
+    return materialize_opaque(operation, values[0])
+
+
+def dense_block(block: Block, slots: Sequence[Any]) -> Array:
+    """The dense Jacobian of one output leaf with respect to one input leaf."""
+    shape = (*block.out_shape, *block.in_shape)
+    if block.structure is None:
+        return jnp.zeros(shape, block.dtype)
+    dense = assemble(block.structure, [slots[slot] for slot in block.slots], block.dtype)
+    return _cast(dense, block.dtype)
+
+
+def block_values(block: Block, slots: Sequence[Any]) -> list[Array]:
+    """For each term of a block its values, one axis per label that its positions depend on."""
+    if block.structure is None:
+        return []
+    result, start = [], 0
+    for term in block.structure.terms:
+        own = [slots[slot] for slot in block.slots[start : start + len(term.factors)]]
+        start += len(term.factors)
+        values, names = term_values(term, own, block.dtype)
+        labels = sorted(term.position_labels)
+        sizes = tuple(term.sizes[name] for name in labels)
+        places = [labels.index(name) for name in names]
+        result.append(_cast(lax.broadcast_in_dim(values, sizes, places), block.dtype))
+    return result
+
+
+def _cast(value: Array, dtype: Any) -> Array:
+    return value if value.dtype == dtype else lax.convert_element_type(value, dtype)

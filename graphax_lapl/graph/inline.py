@@ -1,0 +1,351 @@
+"""From a jaxpr to a flat listing: inlining, constant folding, duplicate elimination.
+
+Nested calls (`jit`, `remat`, closed calls) disappear. What depends on known integers only (index
+arrays, masks, shapes) is evaluated here, so that later stages see static indices. Functions with a
+derivative rule of their own, and primitives without a rule here, are replaced by the tangent
+program that JAX makes of them: its equations become vertices like any others, so the user's rule
+is honoured and its structure is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax import dtypes
+
+from .listing import Atom, Constant, Equation, Listing, Variable
+
+__all__ = ["Treatment", "flatten_jaxpr"]
+
+#: Calls whose body simply replaces them, with the parameter that holds it.
+INLINED_CALLS = {
+    "jit": "jaxpr",
+    "pjit": "jaxpr",
+    "closed_call": "call_jaxpr",
+    "core_call": "call_jaxpr",
+    "call": "call_jaxpr",
+    "core_closed_call": "call_jaxpr",
+    "remat": "jaxpr",
+    "remat2": "jaxpr",
+    "checkpoint": "jaxpr",
+}
+#: Calls with a derivative rule of their own; the body replaces them where no derivative is asked.
+CUSTOM_CALLS = {"custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr"}
+#: Equations that do nothing to the value.
+COPIES = frozenset({"copy", "copy_p"})
+#: Equations through which no derivative flows.
+BARRIERS = frozenset({"stop_gradient"})
+#: Loops and random bits are left to the emitted program: they may take long.
+NEVER_KNOWN = frozenset({"while", "scan", "cond", "threefry2x32", "random_bits", "random_seed"})
+#: Largest array (elements) that is evaluated while planning: integers and masks, and floats.
+MAX_KNOWN = 1 << 22
+MAX_KNOWN_FLOAT = 1 << 14
+
+#: What to do with an equation on an active input: keep it ("rule"), inline its tangent program
+#: ("linearize"), or keep it as an opaque linear map ("opaque").
+Treatment = Callable[[Any, dict[str, Any], tuple[str, ...]], str]
+
+
+@dataclass(frozen=True)
+class _Reference:
+    """An atom in a scope, and whether the scope's derivative flows through it."""
+
+    atom: Atom
+    active: bool
+
+
+class _Inliner:
+    def __init__(self, treatment: Treatment):
+        self.listing = Listing()
+        self.treatment = treatment
+        self.seen: dict[Hashable, tuple[int, ...]] = {}
+
+    def run(
+        self, jaxpr: Any, inputs: Sequence[_Reference], stack: tuple[str, ...] = ()
+    ) -> list[_Reference]:
+        """Inline an open jaxpr whose constants and arguments are `inputs`."""
+        scope: dict[Any, _Reference] = {}
+        for variable, reference in zip(
+            (*jaxpr.constvars, *jaxpr.invars), inputs, strict=True
+        ):
+            scope[variable] = reference
+
+        def read(atom: Any) -> _Reference:
+            if hasattr(atom, "val"):
+                return _Reference(Constant(atom.val), False)
+            return scope[atom]
+
+        for equation in jaxpr.eqns:
+            results = self.equation(equation, [read(a) for a in equation.invars], stack)
+            for variable, result in zip(equation.outvars, results, strict=True):
+                scope[variable] = result
+        return [read(a) for a in jaxpr.outvars]
+
+    def nested(
+        self, body: Any, inputs: Sequence[_Reference], stack: tuple[str, ...]
+    ) -> list[_Reference]:
+        """Inline a jaxpr parameter, closed or open."""
+        constants = [self.constant(value) for value in getattr(body, "consts", ())]
+        return self.run(getattr(body, "jaxpr", body), [*constants, *inputs], stack)
+
+    def constant(self, value: Any) -> _Reference:
+        """A constant of a nested trace."""
+        return _Reference(Constant(value), False)
+
+    def equation(
+        self, equation: Any, inputs: list[_Reference], stack: tuple[str, ...]
+    ) -> list[_Reference]:
+        name, params = equation.primitive.name, equation.params
+        active = any(reference.active for reference in inputs)
+        if name in INLINED_CALLS:
+            return self.nested(params[INLINED_CALLS[name]], inputs, stack)
+        if name in CUSTOM_CALLS and not active:
+            return self.nested(params[CUSTOM_CALLS[name]], inputs, stack)
+        if name in COPIES or _is_idle_conversion(equation):
+            return inputs[:1]
+        known = self.evaluate_known(equation, inputs)
+        if known is not None:
+            return known
+        if active and name not in BARRIERS:
+            how = self.treatment(equation.primitive, params, stack)
+            if how == "linearize":
+                return self.linearize(equation, inputs, stack)
+        return self.append(equation, inputs)
+
+    def append(self, equation: Any, inputs: list[_Reference]) -> list[_Reference]:
+        """Add an equation to the listing, or find the same one there."""
+        name = equation.primitive.name
+        flows = any(reference.active for reference in inputs) and name not in BARRIERS
+        outputs = [_type_of(variable.aval) for variable in equation.outvars]
+        key = _equation_key(equation, inputs)
+        found = self.seen.get(key) if key is not None else None
+        if found is None:
+            found = tuple(self.listing.new(output) for output in outputs)
+            self.listing.equations.append(
+                Equation(
+                    equation.primitive,
+                    equation.params,
+                    equation.ctx,
+                    tuple(reference.atom for reference in inputs),
+                    found,
+                    tuple(reference.active and flows for reference in inputs),
+                    equation.source_info,
+                )
+            )
+            if key is not None:
+                self.seen[key] = found
+            if name == "broadcast_in_dim" and len(inputs) == 1:
+                dimensions = tuple(equation.params["broadcast_dimensions"])
+                self.listing.broadcasts[found[0]] = (inputs[0].atom, dimensions)
+        references = []
+        for variable, output in zip(found, outputs, strict=True):
+            carries = flows and output.differentiable
+            if carries:
+                self.listing.active.add(variable)
+            references.append(_Reference(variable, carries))
+        return references
+
+    def evaluate_known(
+        self, equation: Any, inputs: list[_Reference]
+    ) -> list[_Reference] | None:
+        """Evaluate an equation on known values, where its results may matter for structure."""
+        if equation.effects or not equation.outvars or any(r.active for r in inputs):
+            return None
+        outputs = [variable.aval for variable in equation.outvars]
+        for aval in outputs:
+            dtype = getattr(aval, "dtype", None)
+            if dtype is None or dtypes.issubdtype(dtype, dtypes.extended):
+                return None
+            limit = MAX_KNOWN_FLOAT if dtypes.issubdtype(dtype, np.inexact) else MAX_KNOWN
+            if aval.size > limit:
+                return None
+        values = [self.listing.known_value(reference.atom) for reference in inputs]
+        if any(value is None for value in values) or equation.primitive.name in NEVER_KNOWN:
+            return None
+        if equation.primitive.name == "broadcast_in_dim" and dtypes.issubdtype(
+            outputs[0].dtype, np.inexact
+        ):
+            return None  # a repeated number is better kept as a broadcast
+        typed = [
+            np.asarray(value, dtype=self.listing.type_of(reference.atom).dtype)
+            for value, reference in zip(values, inputs, strict=True)
+        ]
+        with jax.ensure_compile_time_eval(), equation.ctx.manager:
+            results = equation.primitive.bind(
+                *typed, **equation.primitive.get_bind_params(equation.params)
+            )
+        results = results if equation.primitive.multiple_results else [results]
+        references = []
+        for variable, value in zip(equation.outvars, results, strict=True):
+            new = self.listing.new(_type_of(variable.aval))
+            self.listing.known[new] = np.asarray(value)
+            references.append(_Reference(new, False))
+        return references
+
+    def linearize(
+        self, equation: Any, inputs: list[_Reference], stack: tuple[str, ...]
+    ) -> list[_Reference]:
+        """Replace an equation by its value and its tangent program, as JAX derives it."""
+        chosen = [k for k, reference in enumerate(inputs) if reference.active]
+        bind_params = equation.primitive.get_bind_params(equation.params)
+        differentiable = [
+            dtypes.issubdtype(variable.aval.dtype, np.inexact) for variable in equation.outvars
+        ]
+
+        def pushforward(values: list[Any], tangents: list[Any]) -> tuple[list[Any], list[Any]]:
+            def call(*moving: Any) -> list[Any]:
+                full = list(values)
+                for position, value in zip(chosen, moving, strict=True):
+                    full[position] = value
+                result = equation.primitive.bind(*full, **bind_params)
+                return list(result) if equation.primitive.multiple_results else [result]
+
+            results, moved = jax.jvp(call, [values[k] for k in chosen], tangents)
+            return results, [t for t, keep in zip(moved, differentiable, strict=True) if keep]
+
+        avals = [
+            jax.ShapeDtypeStruct(t.shape, t.dtype, weak_type=t.weak_type)
+            for t in (self.listing.type_of(reference.atom) for reference in inputs)
+        ]
+        with equation.ctx.manager:
+            traced = jax.make_jaxpr(pushforward)(avals, [avals[k] for k in chosen])
+        tangents = []
+        for position in chosen:
+            atom = inputs[position].atom
+            assert isinstance(atom, int)
+            tangent = self.listing.new(self.listing.variables[atom])
+            self.listing.value_of[tangent] = None
+            self.listing.vertex_of[tangent] = self.listing.vertex(atom)
+            self.listing.active.add(tangent)
+            tangents.append(_Reference(tangent, True))
+        still = [_Reference(reference.atom, False) for reference in inputs]
+        name = str(equation.primitive.name)
+        first_equation = len(self.listing.equations)
+        results = self.nested(traced, [*still, *tangents], (*stack, name))
+        for made in self.listing.equations[first_equation:]:
+            if any(made.active):
+                for variable in made.outputs:
+                    if variable in self.listing.active:
+                        self.listing.value_of.setdefault(variable, None)
+        count = len(equation.outvars)
+        moved = iter(results[count:])
+        references = []
+        for value, variable, keep in zip(
+            results[:count], equation.outvars, differentiable, strict=True
+        ):
+            tangent_out = next(moved) if keep else None
+            if tangent_out is None or not tangent_out.active:
+                references.append(_Reference(value.atom, False))
+                continue
+            assert isinstance(tangent_out.atom, int)
+            joined = self.listing.new(_type_of(variable.aval))
+            self.listing.value_of[joined] = value.atom
+            self.listing.vertex_of[joined] = self.listing.vertex(tangent_out.atom)
+            self.listing.active.add(joined)
+            references.append(_Reference(joined, True))
+        return references
+
+
+def flatten_jaxpr(
+    closed: Any, differentiated: Sequence[bool], treatment: Treatment
+) -> tuple[Listing, list[bool]]:
+    """Inline a closed jaxpr.
+
+    Args:
+        closed: the closed jaxpr.
+        differentiated: for each of its inputs whether derivatives are asked for.
+        treatment: decides what happens to an equation on an active input.
+
+    Returns:
+        The listing, and for each output whether it depends differentiably on the inputs.
+    """
+    inliner = _Inliner(treatment)
+    listing = inliner.listing
+    references = []
+    for variable, value in zip(closed.jaxpr.constvars, closed.consts, strict=True):
+        new = listing.new(_type_of(variable.aval))
+        listing.constants.append(new)
+        known = _known_constant(value)
+        if known is not None:
+            listing.known[new] = known
+        references.append(_Reference(new, False))
+    for variable, moves in zip(closed.jaxpr.invars, differentiated, strict=True):
+        new = listing.new(_type_of(variable.aval))
+        listing.inputs.append(new)
+        if moves:
+            listing.active.add(new)
+        references.append(_Reference(new, moves))
+    results = inliner.run(closed.jaxpr, references)
+    listing.outputs = [reference.atom for reference in results]
+    return listing, [reference.active for reference in results]
+
+
+def known_constants(closed: Any) -> list[np.ndarray | None]:
+    """For each constant of a trace its value, where planning may depend on it."""
+    return [_known_constant(value) for value in closed.consts]
+
+
+def _known_constant(value: Any) -> np.ndarray | None:
+    """Integer and boolean constants that are concrete: index arrays and masks."""
+    dtype = getattr(value, "dtype", None)
+    if dtype is None:
+        return None
+    if dtypes.issubdtype(dtype, np.inexact) or dtypes.issubdtype(dtype, dtypes.extended):
+        return None
+    if np.size(value) > MAX_KNOWN:
+        return None
+    try:
+        return np.asarray(value)
+    except jax.errors.TracerArrayConversionError:
+        return None
+
+
+def _type_of(aval: Any) -> Variable:
+    return Variable(
+        tuple(getattr(aval, "shape", ())),
+        getattr(aval, "dtype", None),
+        bool(getattr(aval, "weak_type", False)),
+    )
+
+
+def _is_idle_conversion(equation: Any) -> bool:
+    if equation.primitive.name != "convert_element_type":
+        return False
+    return (
+        not hasattr(equation.invars[0], "val")
+        and equation.invars[0].aval.dtype == equation.outvars[0].aval.dtype
+    )
+
+
+def _equation_key(equation: Any, inputs: list[_Reference]) -> Hashable | None:
+    """A key under which equal equations coincide; None where that cannot be told."""
+    if equation.effects or not equation.outvars:
+        return None
+    atoms: list[Hashable] = []
+    for reference in inputs:
+        atom = reference.atom
+        if isinstance(atom, Constant):
+            value = np.asarray(atom.value) if atom.shape == () else None
+            if value is None or value.dtype == object:
+                return None
+            atoms.append(("constant", str(value.dtype), value.tobytes()))
+        else:
+            atoms.append((atom, reference.active))
+    try:
+        params = tuple(sorted((k, _hashable(v)) for k, v in equation.params.items()))
+        key = (equation.primitive.name, params, tuple(atoms))
+        hash(key)
+    except TypeError:
+        return None
+    return key
+
+
+def _hashable(value: Any) -> Hashable:
+    if isinstance(value, list | tuple) and type(value) in (list, tuple):
+        return tuple(_hashable(item) for item in value)
+    hash(value)
+    return (type(value).__name__, value)

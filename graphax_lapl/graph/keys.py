@@ -1,0 +1,100 @@
+"""Keys under which two traces of the same function coincide."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import numpy as np
+
+from .listing import Constant, Listing
+
+__all__ = ["Unstable", "listing_key"]
+
+
+class Unstable(Exception):  # noqa: N818 - a signal to the caller, never seen by a user
+    """The trace holds Python functions whose behaviour cannot be compared."""
+
+
+def listing_key(listing: Listing) -> Hashable:
+    """Everything that a plan and its compiled program depend on, apart from argument values.
+
+    Raises:
+        Unstable: where an equation's parameters hold Python functions.
+    """
+    equations = tuple(
+        (
+            equation.name,
+            _key(equation.params),
+            tuple(_atom(atom) for atom in equation.inputs),
+            equation.outputs,
+            equation.active,
+        )
+        for equation in listing.equations
+    )
+    return (
+        tuple((v.shape, str(v.dtype), v.weak_type) for v in listing.variables),
+        tuple(listing.constants),
+        tuple(listing.inputs),
+        equations,
+        tuple(_atom(atom) for atom in listing.outputs),
+        tuple((variable, _key(value)) for variable, value in listing.known.items()),
+        tuple((v, None if a is None else _atom(a)) for v, a in listing.value_of.items()),
+        tuple(listing.vertex_of.items()),
+        tuple(sorted(listing.active)),
+    )
+
+
+def _atom(atom: Any) -> Hashable:
+    return _key(atom.value) if isinstance(atom, Constant) else atom
+
+
+def _key(value: Any) -> Hashable:
+    if hasattr(value, "eqns") or hasattr(value, "jaxpr"):
+        return _jaxpr_key(value)
+    if isinstance(value, np.ndarray | np.generic) or hasattr(value, "addressable_shards"):
+        try:
+            array = np.asarray(value)
+        except Exception as error:  # a tracer, or a key array: no value to compare
+            raise Unstable from error
+        return ("array", str(array.dtype), array.shape, array.tobytes())
+    if isinstance(value, Mapping):
+        return tuple((k, _key(v)) for k, v in sorted(value.items(), key=lambda item: str(item[0])))
+    if type(value) in (tuple, list):
+        return tuple(_key(item) for item in value)
+    if callable(value) and not isinstance(value, type):
+        raise Unstable
+    try:
+        hash(value)
+    except TypeError as error:
+        raise Unstable from error
+    return (type(value).__name__, value)
+
+
+def _jaxpr_key(jaxpr: Any) -> Hashable:
+    constants = tuple(_key(value) for value in getattr(jaxpr, "consts", ()))
+    jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
+    names: dict[Any, int] = {}
+
+    def read(atom: Any) -> Hashable:
+        if hasattr(atom, "val"):
+            return ("literal", _key(np.asarray(atom.val)))
+        return names.setdefault(atom, len(names))
+
+    def define(variable: Any) -> Hashable:
+        return (read(variable), str(variable.aval))
+
+    return (
+        constants,
+        tuple(define(v) for v in (*jaxpr.constvars, *jaxpr.invars)),
+        tuple(
+            (
+                equation.primitive.name,
+                _key(equation.params),
+                tuple(read(atom) for atom in equation.invars),
+                tuple(define(variable) for variable in equation.outvars),
+            )
+            for equation in jaxpr.eqns
+        ),
+        tuple(read(atom) for atom in jaxpr.outvars),
+    )

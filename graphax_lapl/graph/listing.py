@@ -1,0 +1,173 @@
+"""A function as a flat list of equations: what tracing and inlining leave.
+
+Variables are small integers in order of definition. Each has a *value* and a *vertex*. Usually both
+are the variable itself. They differ where a user's derivative rule was inlined: the value comes
+from the function, the vertex from the rule's tangent program, whose own variables have a vertex
+but no value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from jax.extend import source_info_util
+
+__all__ = ["Atom", "Constant", "Equation", "Listing", "Variable"]
+
+
+@dataclass(frozen=True)
+class Variable:
+    """Type of a variable: shape, dtype, and whether the dtype is weak."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+    weak_type: bool = False
+
+    @property
+    def differentiable(self) -> bool:
+        """Whether the dtype is real or complex floating point."""
+        return _is_inexact(self.dtype)
+
+    @property
+    def is_complex(self) -> bool:
+        """Whether the dtype is complex."""
+        return np.issubdtype(self.dtype, np.complexfloating)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return int(getattr(self.dtype, "itemsize", 4))
+
+
+def _is_inexact(dtype: Any) -> bool:
+    from jax import dtypes
+
+    return bool(dtypes.issubdtype(dtype, np.inexact))
+
+
+@dataclass(frozen=True, eq=False)
+class Constant:
+    """A number or array that stands in an equation as it is."""
+
+    value: Any
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the value."""
+        return tuple(np.shape(self.value))
+
+
+Atom = int | Constant
+
+
+@dataclass(frozen=True, eq=False)
+class Equation:
+    """One application of a primitive.
+
+    Attributes:
+        primitive: the JAX primitive.
+        params: its parameters.
+        context: JAX's context manager for it.
+        inputs: variables and constants.
+        outputs: variables.
+        active: for each input, whether the derivative with respect to it is asked for.
+        source_info: where in the user's code it stands.
+    """
+
+    primitive: Any
+    params: dict[str, Any]
+    context: Any
+    inputs: tuple[Atom, ...]
+    outputs: tuple[int, ...]
+    active: tuple[bool, ...]
+    source_info: Any = None
+
+    @property
+    def name(self) -> str:
+        """Name of the primitive."""
+        return str(self.primitive.name)
+
+    @property
+    def source(self) -> str:
+        """`file:line (function)` in the user's code."""
+        if self.source_info is None:
+            return ""
+        return source_info_util.summarize(self.source_info)
+
+    def evaluate(self, *values: Any) -> Sequence[Any]:
+        """Bind the primitive on values (arrays or tracers); always returns a sequence."""
+        params = self.primitive.get_bind_params(self.params)
+        with self.context.manager:
+            result = self.primitive.bind(*values, **params)
+        return result if self.primitive.multiple_results else [result]
+
+
+@dataclass
+class Listing:
+    """A flat program.
+
+    Attributes:
+        variables: type of every variable.
+        constants: input variables that hold constants of the trace, in its order.
+        inputs: input variables that hold the arguments' leaves.
+        equations: in order of evaluation.
+        outputs: variables and constants returned.
+        known: values known while planning (integers and masks, and what follows from them).
+        broadcasts: for variables that repeat another: that atom and the dimensions it fills.
+        value_of: the atom that holds a variable's value; None where it has none.
+        vertex_of: the variable whose vertex stands for a variable.
+        active: variables that depend differentiably on the chosen inputs.
+    """
+
+    variables: list[Variable] = field(default_factory=list)
+    constants: list[int] = field(default_factory=list)
+    inputs: list[int] = field(default_factory=list)
+    equations: list[Equation] = field(default_factory=list)
+    outputs: list[Atom] = field(default_factory=list)
+    known: dict[int, np.ndarray] = field(default_factory=dict)
+    broadcasts: dict[int, tuple[Atom, tuple[int, ...]]] = field(default_factory=dict)
+    value_of: dict[int, Atom | None] = field(default_factory=dict)
+    vertex_of: dict[int, int] = field(default_factory=dict)
+    active: set[int] = field(default_factory=set)
+
+    def new(self, variable: Variable) -> int:
+        """Add a variable."""
+        self.variables.append(variable)
+        return len(self.variables) - 1
+
+    def vertex(self, variable: int) -> int:
+        """The variable whose vertex stands for `variable`."""
+        while variable in self.vertex_of:
+            variable = self.vertex_of[variable]
+        return variable
+
+    def value(self, atom: Atom) -> Atom | None:
+        """The atom that holds the value of `atom`, None where it has none."""
+        while isinstance(atom, int) and atom in self.value_of:
+            held = self.value_of[atom]
+            if held is None:
+                return None
+            atom = held
+        return atom
+
+    def known_value(self, atom: Atom) -> np.ndarray | None:
+        """The value of an atom where it is known while planning."""
+        if isinstance(atom, Constant):
+            return np.asarray(atom.value)
+        held = self.value(atom)
+        if isinstance(held, Constant):
+            return np.asarray(held.value)
+        return None if held is None else self.known.get(held)
+
+    def type_of(self, atom: Atom) -> Variable:
+        """Type of an atom."""
+        if isinstance(atom, Constant):
+            dtype = getattr(atom.value, "dtype", None) or np.asarray(atom.value).dtype
+            return Variable(atom.shape, dtype)
+        return self.variables[atom]
+
+
+Evaluator = Callable[..., Sequence[Any]]

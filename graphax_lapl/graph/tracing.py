@@ -1,0 +1,292 @@
+"""Tracing a user's function to a jaxpr, with JAX's conventions for arguments and results.
+
+Differentiated arguments and array-valued others become inputs of the jaxpr. Python integers,
+strings and other objects are static, as they are under `jax.jacrev`: they may decide shapes and
+branches. Floats and numpy arrays are inputs too, unless the function needs their value; then it is
+traced again with them static.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax import dtypes, tree_util
+
+from ..errors import InvalidArgumentError, InvalidTypeError
+
+__all__ = ["Traced", "trace"]
+
+_CONCRETE_NEEDED = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+    jax.errors.NonConcreteBooleanIndexError,
+)
+
+
+@dataclass
+class Traced:
+    """A traced function.
+
+    Attributes:
+        name: the function's name, for messages.
+        closed: the closed jaxpr; its inputs are `leaves`, its outputs the value's leaves followed
+            by the array leaves of the auxiliary output.
+        leaves: the input values, in order.
+        differentiated: for each input whether derivatives with respect to it are asked for.
+        argnums: normalised positions of the differentiated arguments.
+        single: whether `argnums` was an integer.
+        in_trees: for each differentiated argument its tree.
+        out_tree: tree of the value.
+        n_out: number of leaves of the value.
+        aux: rebuilds the auxiliary output from its array leaves (None without one).
+    """
+
+    name: str
+    closed: Any
+    leaves: list[Any]
+    differentiated: list[bool]
+    argnums: tuple[int, ...]
+    single: bool
+    in_trees: list[Any]
+    out_tree: Any
+    n_out: int
+    aux: Callable[[Sequence[Any]], Any] | None
+
+    @property
+    def in_types(self) -> list[Any]:
+        """Abstract values of the differentiated inputs."""
+        pairs = zip(self.closed.jaxpr.invars, self.differentiated, strict=True)
+        return [variable.aval for variable, moves in pairs if moves]
+
+
+def normalized_argnums(
+    argnums: int | Sequence[int], count: int, name: str
+) -> tuple[tuple[int, ...], bool]:
+    """Positions of the differentiated arguments as non-negative integers, and whether it is one.
+
+    Raises:
+        InvalidArgumentError: if one is out of range or repeated.
+        InvalidTypeError: if one is not an integer.
+    """
+    single = not isinstance(argnums, tuple | list)
+    wanted = (argnums,) if single else tuple(argnums)  # type: ignore[arg-type]
+    positions = []
+    for number in wanted:
+        if isinstance(number, bool) or not hasattr(number, "__index__"):
+            raise InvalidTypeError(
+                f"argnums must be an integer or a tuple of integers, got {argnums!r}."
+            )
+        index = int(number.__index__())  # type: ignore[union-attr]
+        if not -count <= index < count:
+            raise InvalidArgumentError(
+                f"argnums={argnums!r} is out of range: {name} was called with {count} positional "
+                f"argument{'s' * (count != 1)}. Pass the argument by position, or choose argnums "
+                f"between {-count} and {count - 1}."
+            )
+        positions.append(index % count)
+    if len(set(positions)) < len(positions):
+        raise InvalidArgumentError(f"argnums={argnums!r} names an argument twice.")
+    return tuple(positions), single
+
+
+def trace(
+    fun: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+) -> Traced:
+    """Trace `fun(*args, **kwargs)`; arrays may also be tracers or `jax.ShapeDtypeStruct`.
+
+    Raises:
+        InvalidArgumentError: for argnums out of range, or differentiated arguments without arrays.
+        InvalidTypeError: for inputs or outputs that cannot be differentiated.
+    """
+    name = getattr(fun, "__name__", type(fun).__name__)
+    if not callable(fun):
+        raise InvalidTypeError(f"fun must be callable, got {type(fun).__name__}.")
+    positions, single = normalized_argnums(argnums, len(args), name)
+    for position in positions:
+        _check_inputs(args[position], position, fun, name)
+    try:
+        return _trace(fun, name, args, kwargs, positions, single, has_aux, floats_static=False)
+    except _CONCRETE_NEEDED:
+        if not _has_static_candidates(args, kwargs, positions):
+            raise
+        return _trace(fun, name, args, kwargs, positions, single, has_aux, floats_static=True)
+
+
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array | jax.ShapeDtypeStruct | np.ndarray | np.generic)
+
+
+def _is_moving(leaf: Any, floats_static: bool) -> bool:
+    """Whether a leaf that is not differentiated becomes an input of the jaxpr."""
+    if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
+        return True
+    if floats_static:
+        return False
+    if isinstance(leaf, np.ndarray | np.generic):
+        return bool(dtypes.issubdtype(leaf.dtype, np.inexact))
+    return isinstance(leaf, float | complex)
+
+
+def _has_static_candidates(
+    args: tuple[Any, ...], kwargs: dict[str, Any], positions: tuple[int, ...]
+) -> bool:
+    others = [arg for k, arg in enumerate(args) if k not in positions]
+    return any(
+        _is_moving(leaf, False) and not isinstance(leaf, jax.Array | jax.ShapeDtypeStruct)
+        for leaf in tree_util.tree_leaves((others, kwargs))
+    )
+
+
+def _trace(
+    fun: Callable[..., Any],
+    name: str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    positions: tuple[int, ...],
+    single: bool,
+    has_aux: bool,
+    floats_static: bool,
+) -> Traced:
+    leaves: list[Any] = []
+    differentiated: list[bool] = []
+    in_trees: dict[int, Any] = {}
+    rebuild: list[Callable[[Sequence[Any]], Any]] = []
+    keys = sorted(kwargs)
+    for position, arg in enumerate((*args, *(kwargs[key] for key in keys))):
+        flat, tree = tree_util.tree_flatten(arg)
+        chosen = position in positions
+        moving = [chosen or _is_moving(leaf, floats_static) for leaf in flat]
+        places = []
+        for leaf, moves in zip(flat, moving, strict=True):
+            places.append(len(leaves) if moves else None)
+            if moves:
+                leaves.append(leaf)
+                differentiated.append(chosen)
+        if chosen:
+            in_trees[position] = tree
+        rebuild.append(_rebuilder(flat, places, tree))
+    seen: dict[str, Any] = {}
+
+    def flat_fun(*values: Any) -> list[Any]:
+        whole = [make(values) for make in rebuild]
+        named = dict(zip(keys, whole[len(args) :], strict=True))
+        result = fun(*whole[: len(args)], **named)
+        aux_arrays: list[Any] = []
+        if has_aux:
+            if not isinstance(result, tuple) or len(result) != 2:
+                raise InvalidTypeError(
+                    f"has_aux=True: {name} must return a pair (value, aux), got "
+                    f"{type(result).__name__}."
+                )
+            result, aux = result
+            seen["aux"], aux_arrays = _split_aux(aux)
+        outputs, seen["out_tree"] = tree_util.tree_flatten_with_path(result)
+        for path, leaf in outputs:
+            _check_output(leaf, path, name)
+        seen["n_out"] = len(outputs)
+        return [leaf for _, leaf in outputs] + aux_arrays
+
+    closed = jax.make_jaxpr(flat_fun)(*leaves)
+    types = closed.jaxpr.outvars[: seen["n_out"]]
+    for k, variable in enumerate(types):
+        if not dtypes.issubdtype(variable.aval.dtype, np.inexact):
+            raise InvalidTypeError(
+                f"Output leaf {k} of {name} has dtype {variable.aval.dtype}; only real or complex "
+                "floating-point outputs can be differentiated. Return it through has_aux=True, or "
+                "convert it with .astype(float)."
+            )
+    return Traced(
+        name,
+        closed,
+        leaves,
+        differentiated,
+        positions,
+        single,
+        [in_trees[position] for position in positions],
+        seen["out_tree"],
+        seen["n_out"],
+        seen.get("aux"),
+    )
+
+
+def _rebuilder(
+    flat: list[Any], places: list[int | None], tree: Any
+) -> Callable[[Sequence[Any]], Any]:
+    def make(values: Sequence[Any]) -> Any:
+        return tree_util.tree_unflatten(
+            tree,
+            [
+                leaf if place is None else values[place]
+                for leaf, place in zip(flat, places, strict=True)
+            ],
+        )
+
+    return make
+
+
+def _split_aux(aux: Any) -> tuple[Callable[[Sequence[Any]], Any], list[Any]]:
+    """Separate the array leaves of an auxiliary output, which may hold anything."""
+    flat, tree = tree_util.tree_flatten(aux)
+    is_value = [_is_array(leaf) or isinstance(leaf, bool | int | float | complex) for leaf in flat]
+    arrays = [leaf for leaf, moves in zip(flat, is_value, strict=True) if moves]
+
+    def rebuild(values: Sequence[Any]) -> Any:
+        moving = iter(values)
+        return tree_util.tree_unflatten(
+            tree,
+            [next(moving) if m else leaf for leaf, m in zip(flat, is_value, strict=True)],
+        )
+
+    return rebuild, arrays
+
+
+def _parameter_name(fun: Callable[..., Any], position: int) -> str:
+    try:
+        names = list(inspect.signature(fun).parameters)
+    except (TypeError, ValueError):
+        return f"argument {position}"
+    return f"argument {position} ({names[position]!r})" if position < len(names) else f"argument {position}"
+
+
+def _check_inputs(arg: Any, position: int, fun: Callable[..., Any], name: str) -> None:
+    where = _parameter_name(fun, position)
+    leaves = tree_util.tree_flatten_with_path(arg)[0]
+    if not leaves:
+        raise InvalidArgumentError(
+            f"{where} of {name} has no arrays to differentiate with respect to, got {arg!r}. "
+            "Choose another argnums."
+        )
+    for path, leaf in leaves:
+        place = f"{where}{tree_util.keystr(path)}"
+        if not (_is_array(leaf) or isinstance(leaf, bool | int | float | complex)):
+            raise InvalidTypeError(
+                f"{place} of {name} must be an array or a number, got {type(leaf).__name__}. "
+                "Choose another argnums, or pass it as another argument."
+            )
+        dtype = getattr(leaf, "dtype", None) or np.asarray(leaf).dtype
+        if not dtypes.issubdtype(dtype, np.inexact):
+            raise InvalidTypeError(
+                f"{place} of {name} has dtype {dtype}; derivatives are taken with respect to real "
+                "or complex floating-point inputs only. Convert it (for example with "
+                "jnp.asarray(x, float)), or leave it out of argnums."
+            )
+
+
+def _check_output(leaf: Any, path: Any, name: str) -> None:
+    if _is_array(leaf) or isinstance(leaf, bool | int | float | complex):
+        return
+    raise InvalidTypeError(
+        f"Output{tree_util.keystr(path)} of {name} must be an array or a number, got "
+        f"{type(leaf).__name__}. Return only arrays, or return the rest through has_aux=True."
+    )
+

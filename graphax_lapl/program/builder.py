@@ -1,0 +1,283 @@
+"""From a graph and an order to a program: eliminate the vertices one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..edges.algebra import add, compose, densify
+from ..edges.operations import Cost, Operation, Recipe
+from ..edges.terms import Structure
+from ..errors import InternalError
+from ..graph.computational_graph import ComputationalGraph, VertexName
+from ..graph.listing import Constant
+from ..rules.lowering import check_holomorphic
+from ..rules.site import Known, Local, OpaqueMap, Primal, Reference
+from .instructions import (
+    Block,
+    ConstantInstruction,
+    EdgeInstruction,
+    Elimination,
+    LocalInstruction,
+    OpaqueInstruction,
+    PrimalInstruction,
+    Program,
+    Slot,
+)
+
+__all__ = ["build_program"]
+
+Edge = tuple[Structure, tuple[int, ...]]
+
+
+class _Builder:
+    def __init__(self, graph: ComputationalGraph):
+        self.graph = graph
+        self.listing = graph.listing
+        self.program = Program()
+        self.primal: dict[int, int] = {}
+        self.made: dict[Hashable, int] = {}
+
+    # -- slots ---------------------------------------------------------------------------------
+
+    def slot(self, shape: tuple[int, ...], dtype: Any, array: bool = True) -> int:
+        self.program.slots.append(Slot(tuple(shape), dtype, array))
+        return len(self.program.slots) - 1
+
+    def constant(self, value: np.ndarray) -> int:
+        key = ("constant", str(value.dtype), value.shape, value.tobytes())
+        if key not in self.made:
+            slot = self.slot(value.shape, value.dtype)
+            self.program.instructions.append(ConstantInstruction(value, (), (slot,)))
+            self.made[key] = slot
+        return self.made[key]
+
+    def value(self, atom: Any) -> int:
+        """The slot of a primal value."""
+        held = self.listing.value(atom)
+        if held is None:
+            raise InternalError("A tangent has no value.")
+        if isinstance(held, Constant):
+            return self.constant(np.asarray(held.value))
+        if held not in self.primal and held in self.listing.known:
+            self.primal[held] = self.constant(self.listing.known[held])
+        return self.primal[held]
+
+    def reference(self, reference: Reference, dtype: Any) -> int:
+        """The slot that will hold what a reference stands for."""
+        if isinstance(reference, Primal):
+            return self.value(reference.variable)
+        if isinstance(reference, Known):
+            return self.constant(reference.value)
+        if isinstance(reference, Local):
+            inputs = tuple(self.reference(argument, dtype) for argument in reference.arguments)
+            key: Hashable = (reference.fun, inputs)
+            if key not in self.made:
+                slot = self.slot(reference.shape, dtype)
+                self.program.instructions.append(LocalInstruction(reference, inputs, (slot,)))
+                self.made[key] = slot
+            return self.made[key]
+        return self.opaque(reference, dtype)
+
+    def opaque(self, reference: OpaqueMap, dtype: Any) -> int:
+        present = tuple(argument is not None for argument in reference.arguments)
+        inputs = tuple(self.reference(a, dtype) for a in reference.arguments if a is not None)
+        key = (id(reference.equation), reference.into, reference.out, inputs)
+        if key not in self.made:
+            slot = self.slot((), dtype, array=False)
+            types = tuple(self.listing.type_of(atom) for atom in reference.equation.inputs)
+            self.program.instructions.append(
+                OpaqueInstruction(reference, present, types, inputs, (slot,))
+            )
+            self.made[key] = slot
+        return self.made[key]
+
+    # -- the function itself -------------------------------------------------------------------
+
+    def primals(self) -> None:
+        """Evaluate every equation that has a value; dead ones are removed at the end."""
+        for variable in (*self.listing.constants, *self.listing.inputs):
+            type_ = self.listing.variables[variable]
+            self.primal[variable] = self.slot(type_.shape, type_.dtype)
+        self.program.inputs = [
+            self.primal[v] for v in (*self.listing.constants, *self.listing.inputs)
+        ]
+        wanted = self._wanted_values()
+        for equation in self.listing.equations:
+            if not any(output in wanted for output in equation.outputs):
+                continue
+            inputs = tuple(self.value(atom) for atom in equation.inputs)
+            outputs = []
+            for variable in equation.outputs:
+                type_ = self.listing.variables[variable]
+                self.primal[variable] = self.slot(type_.shape, type_.dtype)
+                outputs.append(self.primal[variable])
+            self.program.instructions.append(
+                PrimalInstruction(equation, inputs, tuple(outputs))
+            )
+
+    def _wanted_values(self) -> set[int]:
+        """Variables whose value a local partial or an output needs."""
+        wanted: set[int] = set()
+
+        def want(atom: Any) -> None:
+            held = self.listing.value(atom)
+            if isinstance(held, int):
+                wanted.add(held)
+
+        def want_reference(reference: Reference | None) -> None:
+            if isinstance(reference, Primal):
+                want(reference.variable)
+            elif isinstance(reference, Local | OpaqueMap):
+                for argument in reference.arguments:
+                    want_reference(argument)
+
+        for arrow in self.graph.arrows.values():
+            for reference in arrow.references:
+                want_reference(reference)
+        for atom in self.listing.outputs:
+            want(atom)
+        for equation in reversed(self.listing.equations):
+            if any(output in wanted for output in equation.outputs):
+                for atom in equation.inputs:
+                    want(atom)
+        return wanted
+
+    # -- accumulation --------------------------------------------------------------------------
+
+    def replay(
+        self, recipe: Recipe, operands: Sequence[int], dtype: Any, vertex: VertexName | None
+    ) -> tuple[int, ...]:
+        """Append the steps of a recipe on concrete slots; the slots of the result's factors."""
+        slots = list(operands)
+        for operation, positions in recipe.steps:
+            inputs = tuple(slots[position] for position in positions)
+            slots.append(self.operate(operation, inputs, dtype, vertex))
+        return tuple(slots[position] for position in recipe.operands)
+
+    def operate(
+        self,
+        operation: Operation,
+        inputs: tuple[int, ...],
+        dtype: Any,
+        vertex: VertexName | None,
+    ) -> int:
+        key = (operation, inputs)
+        if key not in self.made:
+            slot = self.slot(operation.shape, dtype)
+            self.program.instructions.append(
+                EdgeInstruction(operation, inputs, (slot,), dtype, vertex)
+            )
+            self.made[key] = slot
+        return self.made[key]
+
+    def run(self, order: Sequence[VertexName]) -> Program:
+        """Evaluate, take local partials, eliminate in order, collect the blocks."""
+        graph = self.graph
+        self.primals()
+        edges: dict[VertexName, dict[VertexName, Edge]] = {v.name: {} for v in graph.vertices}
+        into: dict[VertexName, dict[VertexName, None]] = {v.name: {} for v in graph.vertices}
+        local = Cost()
+        for (u, v), arrow in graph.arrows.items():
+            dtype = graph.by_name[v].dtype
+            operands = [self.reference(reference, dtype) for reference in arrow.references]
+            edges[u][v] = (arrow.structure, self.replay(arrow.recipe, operands, dtype, None))
+            into[v][u] = None
+            local = local + arrow.recipe.cost
+        self.program.local_cost = local
+        for vertex in order:
+            self.eliminate(vertex, edges, into)
+        self.collect(edges)
+        return self.program
+
+    def eliminate(
+        self,
+        vertex: VertexName,
+        edges: dict[VertexName, dict[VertexName, Edge]],
+        into: dict[VertexName, dict[VertexName, None]],
+    ) -> None:
+        """Connect every predecessor with every successor, and remove the vertex."""
+        sources, targets = into.pop(vertex), edges.pop(vertex)
+        total, fill_in = Cost(), 0
+        for u in sources:
+            inner, inner_slots = edges[u].pop(vertex)
+            for w, (outer, outer_slots) in targets.items():
+                recipe = compose(outer, inner)
+                total = total + recipe.cost
+                if recipe.result is None:
+                    continue
+                dtype = self.graph.by_name[w].dtype
+                slots = self.replay(recipe, (*outer_slots, *inner_slots), dtype, vertex)
+                new: Edge = (recipe.result, slots)
+                if w in edges[u]:
+                    parallel, parallel_slots = edges[u][w]
+                    sum_recipe = add(parallel, new[0])
+                    total = total + sum_recipe.cost
+                    slots = self.replay(sum_recipe, (*parallel_slots, *slots), dtype, vertex)
+                    if sum_recipe.result is None:
+                        del edges[u][w], into[w][u]
+                        continue
+                    new = (sum_recipe.result, slots)
+                else:
+                    fill_in += 1
+                    into[w][u] = None
+                edges[u][w] = new
+        for w in targets:
+            into[w].pop(vertex, None)
+        self.program.eliminations.append(
+            Elimination(vertex, len(sources), len(targets), fill_in, total)
+        )
+
+    def collect(self, edges: dict[VertexName, dict[VertexName, Edge]]) -> None:
+        """The blocks of the Jacobian, and the values of the outputs."""
+        graph = self.graph
+        leaves = self.listing.outputs
+        for name, atom in zip(graph.outputs, leaves, strict=False):
+            row = []
+            for source in graph.inputs:
+                edge = edges[source].get(name) if name is not None else None
+                start = graph.by_name[source]
+                out_shape = self.listing.type_of(atom).shape
+                dtype = _block_dtype(start.dtype, self.listing.type_of(atom).dtype)
+                if edge is not None:
+                    check_holomorphic(edge[0], graph.function)
+                    edge = self.without_opaque(edge, dtype)
+                row.append(
+                    Block(
+                        edge[0] if edge is not None else None,
+                        edge[1] if edge is not None else (),
+                        out_shape,
+                        start.shape,
+                        dtype,
+                    )
+                )
+            self.program.blocks.append(row)
+        self.program.values = [self.value(atom) for atom in leaves]
+
+    def without_opaque(self, edge: Edge, dtype: Any) -> Edge:
+        """Write out what only an opaque map knows."""
+        structure, slots = edge
+        if not any(factor.opaque for factor in structure.factors):
+            return edge
+        recipe = densify(structure)
+        assert recipe.result is not None
+        return recipe.result, self.replay(recipe, slots, dtype, None)
+
+
+def _block_dtype(source: Any, target: Any) -> Any:
+    """The input's dtype, made complex where the output is."""
+    if np.issubdtype(target, np.complexfloating) and not np.issubdtype(source, np.complexfloating):
+        return np.dtype(np.complex128 if np.dtype(source).itemsize == 8 else np.complex64)
+    return source
+
+
+def build_program(graph: ComputationalGraph, order: Sequence[VertexName]) -> Program:
+    """The program that accumulates the Jacobian of `graph` in `order`.
+
+    Args:
+        graph: the computational graph.
+        order: a permutation of `graph.eliminable`.
+    """
+    return _Builder(graph).run(order)

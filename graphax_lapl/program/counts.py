@@ -1,0 +1,161 @@
+"""Operation counts, read off a program without running anything."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import jax
+
+from ..edges.operations import Cost
+from ..errors import InvalidArgumentError
+from .instructions import (
+    EdgeInstruction,
+    LocalInstruction,
+    PrimalInstruction,
+    Program,
+)
+
+__all__ = ["OpCounts", "count_program"]
+
+CONVENTIONS = ("ad", "flops")
+
+
+@dataclass(frozen=True)
+class OpCounts:
+    """Counted cost of a Jacobian.
+
+    Attributes:
+        muls: multiplications.
+        adds: additions and subtractions.
+        bytes: bytes that the instructions read and write.
+        peak_bytes: largest number of bytes alive at once, instructions taken in order.
+        by_vertex: multiplications of each vertex' elimination.
+        convention: "ad": the elimination literature's count, one multiplication per pair of
+            entries that meet, accumulation only. "flops": the multiplications and additions that
+            the emitted program holds, those of the function and its local partials included.
+    """
+
+    muls: int
+    adds: int
+    bytes: int
+    peak_bytes: int
+    by_vertex: Mapping[int | str, int] = field(repr=False)
+    convention: str = "ad"
+
+    @property
+    def flops(self) -> int:
+        """Multiplications and additions together."""
+        return self.muls + self.adds
+
+
+def count_program(program: Program, convention: str = "ad") -> OpCounts:
+    """Counts of a program.
+
+    Raises:
+        InvalidArgumentError: for an unknown convention.
+    """
+    if convention not in CONVENTIONS:
+        raise InvalidArgumentError(
+            f"convention must be one of {', '.join(map(repr, CONVENTIONS))}, got {convention!r}."
+        )
+    moved = sum(
+        program.slots[slot].bytes
+        for instruction in program.instructions
+        for slot in (*instruction.inputs, *instruction.outputs)
+    )
+    eliminations = Cost()
+    for elimination in program.eliminations:
+        eliminations = eliminations + elimination.cost
+    if convention == "ad":
+        muls, adds = eliminations.ad, eliminations.adds + program.local_cost.adds
+        by_vertex = {e.vertex: e.cost.ad for e in program.eliminations}
+    else:
+        muls, adds = _emitted(program)
+        by_vertex = {e.vertex: e.cost.muls for e in program.eliminations}
+    return OpCounts(muls, adds, moved, program.peak_bytes(), by_vertex, convention)
+
+
+def _emitted(program: Program) -> tuple[int, int]:
+    """Multiplications and additions of all instructions, and of assembling the blocks."""
+    muls = adds = 0
+    for instruction in program.instructions:
+        if isinstance(instruction, EdgeInstruction):
+            muls += instruction.operation.cost.muls
+            adds += instruction.operation.cost.adds
+        elif isinstance(instruction, PrimalInstruction):
+            more = _equation_counts(instruction, program)
+            muls, adds = muls + more[0], adds + more[1]
+        elif isinstance(instruction, LocalInstruction):
+            types = tuple(
+                (program.slots[s].shape, program.slots[s].dtype) for s in instruction.inputs
+            )
+            more = _traced_counts(instruction.local.fun, types)
+            muls, adds = muls + more[0], adds + more[1]
+    for row in program.blocks:
+        for block in row:
+            if block.structure is None:
+                continue
+            for term in block.structure.terms:
+                labels = set().union(*(f.labels for f in term.factors))
+                size = math.prod(term.sizes[n] for n in labels)
+                count = max(0, len(term.factors) - 1)
+                muls += size * (count + (bool(term.factors) and abs(term.coefficient) != 1))
+    return muls, adds
+
+
+def _equation_counts(instruction: PrimalInstruction, program: Program) -> tuple[int, int]:
+    shapes = [program.slots[s].shape for s in instruction.inputs]
+    outputs = [program.slots[s].shape for s in instruction.outputs]
+    return _primitive_counts(instruction.equation.name, instruction.equation.params, shapes, outputs)
+
+
+def _primitive_counts(
+    name: str,
+    params: Mapping[str, Any],
+    shapes: list[tuple[int, ...]],
+    outputs: list[tuple[int, ...]],
+) -> tuple[int, int]:
+    """Multiplications and additions of one primitive; calls are counted through."""
+    size = math.prod(outputs[0]) if outputs else 0
+    if name == "mul":
+        return size, 0
+    if name in ("add", "sub", "add_any"):
+        return 0, size
+    if name == "reduce_sum":
+        return 0, max(0, math.prod(shapes[0]) - size)
+    if name == "dot_general":
+        contracting = params["dimension_numbers"][0][0]
+        depth = math.prod(shapes[0][d] for d in contracting)
+        return size * depth, size * max(0, depth - 1)
+    muls = adds = 0
+    for value in params.values():
+        for body in value if isinstance(value, tuple | list) else (value,):
+            if hasattr(body, "eqns") or hasattr(body, "jaxpr"):
+                more = _jaxpr_counts(body)
+                muls, adds = muls + more[0], adds + more[1]
+    return muls, adds
+
+
+def _jaxpr_counts(jaxpr: Any) -> tuple[int, int]:
+    jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
+    muls = adds = 0
+    for equation in jaxpr.eqns:
+        more = _primitive_counts(
+            equation.primitive.name,
+            equation.params,
+            [tuple(getattr(v.aval, "shape", ())) for v in equation.invars],
+            [tuple(getattr(v.aval, "shape", ())) for v in equation.outvars],
+        )
+        muls, adds = muls + more[0], adds + more[1]
+    return muls, adds
+
+
+@lru_cache(maxsize=4096)
+def _traced_counts(fun: Any, types: tuple[tuple[tuple[int, ...], Any], ...]) -> tuple[int, int]:
+    """Counts of a local partial, from an abstract trace."""
+    avals = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in types]
+    return _jaxpr_counts(jax.make_jaxpr(fun)(*avals))

@@ -1,0 +1,274 @@
+"""The program: an explicit list of instructions on numbered slots.
+
+A slot holds an array (or an opaque linear map). Instructions are evaluated in order; each writes
+one slot, except primal equations, which write one per output. The program knows shapes, dtypes and
+costs, and nothing of how it will be run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..edges.operations import Combine, Cost, Einsum, Operation
+from ..edges.terms import Structure
+from ..graph.listing import Equation, Variable
+from ..rules.site import Local, OpaqueMap
+
+__all__ = [
+    "Block",
+    "ConstantInstruction",
+    "EdgeInstruction",
+    "Instruction",
+    "LocalInstruction",
+    "OpaqueInstruction",
+    "PrimalInstruction",
+    "Program",
+    "Slot",
+]
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Type of a slot.
+
+    Attributes:
+        shape: shape of the array.
+        dtype: dtype of the array.
+        array: False for an opaque linear map, which takes no memory.
+    """
+
+    shape: tuple[int, ...]
+    dtype: Any
+    array: bool = True
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the array."""
+        return math.prod(self.shape) * int(getattr(self.dtype, "itemsize", 4)) * self.array
+
+
+@dataclass(frozen=True, eq=False)
+class ConstantInstruction:
+    """Put a value known while planning into a slot."""
+
+    value: np.ndarray
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return "constant"
+
+
+@dataclass(frozen=True, eq=False)
+class PrimalInstruction:
+    """Evaluate an equation of the function."""
+
+    equation: Equation
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return self.equation.name
+
+
+@dataclass(frozen=True, eq=False)
+class LocalInstruction:
+    """Compute a local partial from primal values."""
+
+    local: Local
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"partial {self.local.name}"
+
+
+@dataclass(frozen=True, eq=False)
+class OpaqueInstruction:
+    """Make the linear map of an equation.
+
+    `present` says which inputs of the equation have a value, `types` what they are.
+    """
+
+    reference: OpaqueMap
+    present: tuple[bool, ...]
+    types: tuple[Variable, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"linear map of {self.reference.equation.name}"
+
+
+@dataclass(frozen=True, eq=False)
+class EdgeInstruction:
+    """An operation of the edge algebra, done for vertex `vertex` (None: local or final)."""
+
+    operation: Operation
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    dtype: Any
+    vertex: int | str | None = None
+
+    def __str__(self) -> str:
+        operation = self.operation
+        if isinstance(operation, Einsum):
+            letters = {name: chr(ord("a") + k % 26) for k, (name, _) in enumerate(operation.sizes)}
+            reads = ",".join(
+                "".join(letters.get(n, "?") for axis in read.axes for n in axis.labels)
+                for read in operation.reads
+            )
+            out = "".join(letters[n] for n in operation.output)
+            scale = f"{operation.coefficient:g}*" if operation.coefficient != 1 else ""
+            return f"{scale}einsum {reads}->{out}"
+        if isinstance(operation, Combine):
+            return "add"
+        return type(operation).__name__.lower()
+
+
+Instruction = (
+    ConstantInstruction
+    | PrimalInstruction
+    | LocalInstruction
+    | OpaqueInstruction
+    | EdgeInstruction
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """The Jacobian of one output leaf with respect to one input leaf.
+
+    Attributes:
+        structure: its structure, None where it is zero.
+        slots: the slot of each factor.
+        out_shape: shape of the output leaf.
+        in_shape: shape of the input leaf.
+        dtype: dtype of the block, that of the input leaf as in `jax.jacrev`.
+    """
+
+    structure: Structure | None
+    slots: tuple[int, ...]
+    out_shape: tuple[int, ...]
+    in_shape: tuple[int, ...]
+    dtype: Any
+
+
+@dataclass
+class Program:
+    """Instructions with what goes in and what comes out.
+
+    Attributes:
+        slots: type of every slot.
+        inputs: slots of the constants and the arguments' leaves.
+        instructions: in order.
+        blocks: `blocks[o][i]`, the Jacobian of output leaf o with respect to differentiated leaf i.
+        values: slots of the function's outputs (value leaves, then auxiliary leaves).
+        eliminations: for every eliminated vertex its in-degree, out-degree and cost.
+        local_cost: cost of adding up the pieces of local partials.
+    """
+
+    slots: list[Slot] = field(default_factory=list)
+    inputs: list[int] = field(default_factory=list)
+    instructions: list[Instruction] = field(default_factory=list)
+    blocks: list[list[Block]] = field(default_factory=list)
+    values: list[int] = field(default_factory=list)
+    eliminations: list[Elimination] = field(default_factory=list)
+    local_cost: Cost = field(default_factory=Cost)
+
+    def without_dead_code(self, keep_values: int | None) -> Program:
+        """The program without instructions that no result needs.
+
+        Args:
+            keep_values: how many of `values` count as results, from the end (auxiliary leaves);
+                None for all.
+        """
+        values = self.values if keep_values is None else self.values[len(self.values) - keep_values :]
+        needed = {slot for row in self.blocks for block in row for slot in block.slots}
+        needed.update(values)
+        kept: list[Instruction] = []
+        for instruction in reversed(self.instructions):
+            effects = isinstance(instruction, PrimalInstruction) and bool(
+                getattr(instruction.equation, "effects", False)
+            )
+            if effects or any(slot in needed for slot in instruction.outputs):
+                kept.append(instruction)
+                needed.update(instruction.inputs)
+        return Program(
+            self.slots,
+            self.inputs,
+            kept[::-1],
+            self.blocks,
+            values,
+            self.eliminations,
+            self.local_cost,
+        )
+
+    def peak_bytes(self) -> int:
+        """Largest number of bytes alive at once when the instructions run in order."""
+        last: dict[int, int] = {}
+        for step, instruction in enumerate(self.instructions):
+            for slot in (*instruction.inputs, *instruction.outputs):
+                last[slot] = step
+        for slot in [*self.values, *(s for row in self.blocks for b in row for s in b.slots)]:
+            last[slot] = len(self.instructions)
+        alive = {slot for slot in self.inputs if slot in last}
+        total = sum(self.slots[slot].bytes for slot in alive)
+        peak = total
+        ends: dict[int, list[int]] = {}
+        for slot, step in last.items():
+            ends.setdefault(step, []).append(slot)
+        for step, instruction in enumerate(self.instructions):
+            for slot in instruction.outputs:
+                if slot not in alive:
+                    alive.add(slot)
+                    total += self.slots[slot].bytes
+            peak = max(peak, total)
+            for slot in ends.get(step, ()):
+                if slot in alive:
+                    alive.discard(slot)
+                    total -= self.slots[slot].bytes
+        return peak
+
+    def __str__(self) -> str:
+        lines = [f"program: {len(self.instructions)} instructions, inputs {self.inputs}"]
+        for instruction in self.instructions:
+            outputs = ", ".join(
+                f"%{s}:{self.slots[s].dtype}{list(self.slots[s].shape)}" for s in instruction.outputs
+            )
+            vertex = getattr(instruction, "vertex", None)
+            note = f"    # eliminate {vertex}" if vertex is not None else ""
+            inputs = " ".join(f"%{s}" for s in instruction.inputs)
+            lines.append(f"  {outputs} = {instruction} {inputs}{note}")
+        for o, row in enumerate(self.blocks):
+            for i, block in enumerate(row):
+                lines.append(f"  dy{o}/dx{i} = {block.structure!r} {list(block.slots)}")
+        return "\n".join(lines)
+
+    def count_kinds(self) -> Counter[str]:
+        """Number of instructions of each kind."""
+        return Counter(type(instruction).__name__ for instruction in self.instructions)
+
+
+@dataclass(frozen=True)
+class Elimination:
+    """What eliminating one vertex took.
+
+    Attributes:
+        vertex: its id.
+        predecessors: number of arrows into it at that time.
+        successors: number of arrows out of it.
+        fill_in: number of arrows that were new.
+        cost: counted cost.
+    """
+
+    vertex: int | str
+    predecessors: int
+    successors: int
+    fill_in: int
+    cost: Cost

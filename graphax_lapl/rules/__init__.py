@@ -1,0 +1,38 @@
+"""Local partials: one file per family of primitives, one entry per primitive."""
+
+from . import (
+    complex_numbers,
+    contraction,
+    elementwise,
+    indexing,
+    opaque,
+    reduction,
+    shaping,
+    windows,
+)
+from .opaque import fallback, treatment
+from .registry import RULES, defrule, find_rule
+from .site import Known, Local, OpaqueMap, Piece, Primal, Reference, Site
+
+__all__ = [
+    "RULES",
+    "Known",
+    "Local",
+    "OpaqueMap",
+    "Piece",
+    "Primal",
+    "Reference",
+    "Site",
+    "complex_numbers",
+    "contraction",
+    "defrule",
+    "elementwise",
+    "fallback",
+    "find_rule",
+    "indexing",
+    "opaque",
+    "reduction",
+    "shaping",
+    "treatment",
+    "windows",
+]

@@ -1,0 +1,287 @@
+"""Elementwise functions: the partial with respect to each operand is a diagonal.
+
+A line of the table gives the partials, one per operand. A partial is a number (kept out of the
+arithmetic), a function of the operands and the result named by its parameters (`x`, `y`, `z`,
+`out`), the name of one of those (used as it is), or None for zero.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jax import Array, lax
+
+from ..edges.maps import from_values
+from .registry import RULES, defrule
+from .site import Local, Piece, Reference, Site, shape_of
+
+Partial = Callable[..., Array] | int | str | None
+
+_OPERANDS = ("x", "y", "z")
+
+
+def defelementwise(name: str, *partials: Partial) -> None:
+    """Register an elementwise primitive by its partials."""
+    parameters = [
+        tuple(inspect.signature(p).parameters) if callable(p) else () for p in partials
+    ]
+
+    def rule(site: Site, i: int, k: int) -> list[Piece]:
+        del k
+        partial = partials[i]
+        if partial is None:
+            return []
+        if isinstance(partial, int):
+            return site.diagonal(i, None, partial)
+        if isinstance(partial, str):
+            number = site.uniform(_OPERANDS.index(partial)) if partial != "out" else None
+            if number is not None:
+                return site.diagonal(i, None, number)
+            return site.diagonal(i, _operand(site, partial))
+        arguments = [_operand(site, parameter) for parameter in parameters[i]]
+        return site.diagonal(i, _local(site, f"d{name}", partial, arguments))
+
+    RULES[name] = rule
+
+
+def _operand(site: Site, parameter: str) -> Reference:
+    return site.out() if parameter == "out" else site.value(_OPERANDS.index(parameter))
+
+
+def _local(
+    site: Site, name: str, fun: Callable[..., Array], arguments: list[Reference]
+) -> Reference:
+    """The partial, computed on arrays as small as its operands allow."""
+    shapes = [shape_of(argument, site.listing) for argument in arguments]
+    return Local(name, fun, tuple(arguments), np.broadcast_shapes(*shapes))
+
+
+def _halves_at_ties(x: Array, y: Array, sign: Callable[[Array, Array], Array]) -> Array:
+    """One where x is chosen, a half at ties, as JAX has it."""
+    x, y = _like(x, y)
+    one, half, zero = (lax.full_like(x, number) for number in (1, 0.5, 0))
+    return lax.select(sign(x, y), one, lax.select(lax.eq(x, y), half, zero))
+
+
+def _like(*values: Array) -> tuple[Array, ...]:
+    """Repeat operands to a common shape, so that `lax` accepts them together."""
+    shape = np.broadcast_shapes(*(value.shape for value in values))
+    rank = len(shape)
+    return tuple(
+        v if v.shape == shape else lax.broadcast_in_dim(v, shape, range(rank - v.ndim, rank))
+        for v in values
+    )
+
+
+_TWO_OVER_ROOT_PI = 1.1283791670955126
+_LN2 = 0.6931471805599453
+
+for _name in ("neg",):
+    defelementwise(_name, -1)
+for _name in ("real_identity", "copy", "reduce_precision", "name", "optimization_barrier_one"):
+    defelementwise(_name, 1)
+for _name in ("sign", "floor", "ceil", "round", "is_finite", "nextafter"):
+    defelementwise(_name, None, None)
+
+defelementwise("add", 1, 1)
+defelementwise("add_any", 1, 1)
+defelementwise("add_jaxvals", 1, 1)
+defelementwise("sub", 1, -1)
+defelementwise("mul", "y", "x")
+defelementwise("exp", "out")
+defelementwise("sin", lambda x: lax.cos(x))
+defelementwise("cos", lambda x: -lax.sin(x))
+defelementwise("tan", lambda out: 1 + out * out)
+defelementwise("tanh", lambda out: 1 - out * out)
+defelementwise("sinh", lambda x: lax.cosh(x))
+defelementwise("cosh", lambda x: lax.sinh(x))
+defelementwise("asin", lambda x: lax.rsqrt(1 - x * x))
+defelementwise("acos", lambda x: -lax.rsqrt(1 - x * x))
+defelementwise("atan", lambda x: 1 / (1 + x * x))
+defelementwise("asinh", lambda x: lax.rsqrt(x * x + 1))
+defelementwise("acosh", lambda x: lax.rsqrt((x - 1) * (x + 1)))
+defelementwise("atanh", lambda x: 1 / ((1 - x) * (1 + x)))
+defelementwise("log", lambda x: 1 / x)
+defelementwise("log1p", lambda x: 1 / (1 + x))
+defelementwise("expm1", lambda out: out + 1)
+defelementwise("exp2", lambda out: out * _LN2)
+defelementwise("sqrt", lambda out: 0.5 / out)
+defelementwise("rsqrt", lambda x, out: -0.5 * (out / x))
+defelementwise("logistic", lambda out: out * (1 - out))
+defelementwise("erf", lambda x: _TWO_OVER_ROOT_PI * lax.exp(-(x * x)))
+defelementwise("erfc", lambda x: -_TWO_OVER_ROOT_PI * lax.exp(-(x * x)))
+defelementwise(
+    "atan2",
+    lambda x, y: y / (x * x + y * y),
+    lambda x, y: -x / (x * x + y * y),
+)
+defelementwise(
+    "max",
+    lambda x, y: _halves_at_ties(x, y, lax.gt),
+    lambda x, y: _halves_at_ties(y, x, lax.gt),
+)
+defelementwise(
+    "min",
+    lambda x, y: _halves_at_ties(x, y, lax.lt),
+    lambda x, y: _halves_at_ties(y, x, lax.lt),
+)
+defelementwise("rem", 1, lambda x, y: -(lax.sign(x / y) * lax.floor(lax.abs(x / y))))
+
+
+@defrule("div")
+def _div(site: Site, i: int, k: int) -> list[Piece]:
+    """x / y: 1 / y and -(x / y) / y."""
+    del k
+    if i == 0:
+        number = site.uniform(1)
+        if number is not None and number != 0:
+            return site.diagonal(0, None, 1 / number)
+        return site.diagonal(0, _local(site, "ddiv", _reciprocal, [site.value(1)]))
+    return site.diagonal(1, _local(site, "ddiv", _minus_quotient, [site.out(), site.value(1)]))
+
+
+def _reciprocal(y: Array) -> Array:
+    return 1 / y
+
+
+def _minus_quotient(out: Array, y: Array) -> Array:
+    return -out / y
+
+
+@defrule("integer_pow", "square")
+def _integer_pow(site: Site, i: int, k: int) -> list[Piece]:
+    """x**n: n x**(n - 1)."""
+    del k
+    exponent = 2 if site.name == "square" else site.params["y"]
+    if exponent == 0:
+        return []
+    if exponent == 1:
+        return site.diagonal(i)
+    if exponent == 2:
+        return site.diagonal(i, site.value(i), 2)
+    power = _POWERS.setdefault(exponent - 1, lambda x: lax.integer_pow(x, exponent - 1))
+    return site.diagonal(i, _local(site, f"x**{exponent - 1}", power, [site.value(i)]), exponent)
+
+
+_POWERS: dict[int, Callable[[Array], Array]] = {}
+
+
+@defrule("abs")
+def _abs(site: Site, i: int, k: int) -> list[Piece]:
+    """|x|: sign(x); for complex z, d|z| = Re(conj(z) / |z| dz)."""
+    del k
+    if site.inputs[i].is_complex:
+        direction = Local("conj(z)/|z|", _direction, (site.value(i), site.out()), site.out_shape)
+        return site.diagonal(i, direction)
+    return site.diagonal(i, _local(site, "sign", lax.sign, [site.value(i)]))
+
+
+def _direction(z: Array, magnitude: Array) -> Array:
+    safe = lax.select(magnitude == 0, lax.full_like(magnitude, 1), magnitude)
+    return lax.conj(z) / safe.astype(z.dtype)
+
+
+@defrule("clamp")
+def _clamp(site: Site, i: int, k: int) -> list[Piece]:
+    """clamp(low, x, high): one strictly inside for x, one beyond for the bounds."""
+    del k
+    arguments = [site.value(0), site.value(1), site.value(2)]
+    return site.diagonal(i, _local(site, f"dclamp{i}", _CLAMP_MASKS[i], arguments))
+
+
+def _clamp_low(low: Array, x: Array, high: Array) -> Array:
+    low, x, high = _like(low, x, high)
+    return lax.bitwise_and(lax.gt(low, x), lax.lt(low, high)).astype(x.dtype)
+
+
+def _clamp_inside(low: Array, x: Array, high: Array) -> Array:
+    low, x, high = _like(low, x, high)
+    return lax.bitwise_and(lax.gt(x, low), lax.lt(x, high)).astype(x.dtype)
+
+
+def _clamp_high(low: Array, x: Array, high: Array) -> Array:
+    low, x, high = _like(low, x, high)
+    return lax.lt(high, x).astype(x.dtype)
+
+
+_CLAMP_MASKS = (_clamp_low, _clamp_inside, _clamp_high)
+
+
+def _by_jvp(site: Site, i: int, k: int) -> list[Piece]:
+    """A partial without a closed form here: JAX's own derivative, pushed along ones."""
+    del k
+    equation = site.equation
+
+    def partial(*values: Array) -> Array:
+        def along(x: Any) -> Any:
+            return equation.evaluate(*values[:i], x, *values[i + 1 :])[0]
+
+        shape = np.broadcast_shapes(*(np.shape(value) for value in values))
+        values = (*values[:i], lax.broadcast_in_dim(
+            values[i], shape, range(len(shape) - values[i].ndim, len(shape))
+        ), *values[i + 1 :])
+        return jax.jvp(along, (values[i],), (lax.full_like(values[i], 1),))[1]
+
+    arguments = [site.value(j) for j in range(len(site.inputs))]
+    return site.diagonal(i, _local(site, f"d{site.name}", partial, arguments))
+
+
+#: Elementwise primitives whose derivative JAX defines and a formula here would only repeat.
+for _name in (
+    "pow",
+    "cbrt",
+    "erf_inv",
+    "lgamma",
+    "digamma",
+    "polygamma",
+    "zeta",
+    "igamma",
+    "igammac",
+    "igamma_grad_a",
+    "random_gamma_grad",
+    "regularized_incomplete_beta",
+    "bessel_i0e",
+    "bessel_i1e",
+    "log2",
+    "one_minus_square",
+):
+    RULES[_name] = _by_jvp
+
+
+@defrule("select_n")
+def _select_n(site: Site, i: int, k: int) -> list[Piece]:
+    """One where case i was chosen; a mask known while planning becomes static positions."""
+    del k
+    mask = site.known(0)
+    shape = site.out_shape
+    if mask is not None and mask.shape == shape and mask.size:
+        places = np.nonzero(mask.astype(np.int64) == i - 1)
+        count = len(places[0])
+        if count == mask.size:
+            return site.diagonal(i)
+        axes = [from_values(0, place) for place in places] if count else []
+        return site.piece([count], axes, axes) if count else []
+    which = Local("selected", _SELECTED.setdefault((i, site.outputs[0].dtype), _selected(i, site)),
+                  (site.value(0),), site.shape(0))
+    return site.diagonal(i, which)
+
+
+_SELECTED: dict[tuple[int, Any], Callable[[Array], Array]] = {}
+
+
+def _selected(i: int, site: Site) -> Callable[[Array], Array]:
+    dtype = site.outputs[0].dtype
+    return lambda which: lax.eq(which.astype("int32"), lax.full_like(which, i - 1, "int32")).astype(
+        dtype
+    )
+
+
+@defrule("convert_element_type")
+def _convert(site: Site, i: int, k: int) -> list[Piece]:
+    """The identity between floating-point types; from complex to real, the real part."""
+    del k
+    return site.diagonal(i) if site.inputs[i].differentiable else []

@@ -1,0 +1,260 @@
+"""Gather, scatter and dynamic slices.
+
+Indices that are known while planning become static positions, found by running the primitive on
+position numbers instead of values, so every mode and every layout means what JAX makes of it.
+Indices that are only known at run time leave an opaque map, diagonal along untouched dimensions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+from jax import lax
+
+from ..edges.maps import IndexMap, constant, from_values, label
+from .registry import defrule
+from .site import Piece, Site, axes_of
+
+
+@defrule("gather")
+def _gather(site: Site, i: int, k: int) -> list[Piece]:
+    """Each output entry reads one input entry, or the fill value."""
+    indices = site.known(1)
+    if indices is None or _too_large(site):
+        return site.opaque(i, k, *_whole_slices(site))
+    params = {**site.params, "fill_value": -1}
+    read = _evaluate(lambda x: site.equation.primitive.bind(x, indices, **params), site.shape(0))
+    return _placed(site, site.out_shape, read, site.shape(0))
+
+
+@defrule("dynamic_slice")
+def _dynamic_slice(site: Site, i: int, k: int) -> list[Piece]:
+    """A slice whose start is moved inside the array."""
+    starts = [site.known(j) for j in range(1, len(site.inputs))]
+    shape, window = site.shape(0), site.out_shape
+    if any(start is None for start in starts):
+        whole = [d for d in range(len(shape)) if shape[d] == window[d]]
+        return site.opaque(i, k, whole, whole)
+    into = [
+        label(d, 1, _clamped(start, shape[d] - window[d])) for d, start in enumerate(starts)
+    ]
+    return site.piece(window, axes_of(len(window)), into)
+
+
+@defrule("dynamic_update_slice")
+def _dynamic_update_slice(site: Site, i: int, k: int) -> list[Piece]:
+    """The update fills a box; the operand is kept around it."""
+    starts = [site.known(j) for j in range(2, len(site.inputs))]
+    shape, window = site.shape(0), site.shape(1)
+    if any(start is None for start in starts):
+        whole = [d for d in range(len(shape)) if shape[d] == window[d]]
+        return site.opaque(i, k, whole, whole)
+    first = [_clamped(start, shape[d] - window[d]) for d, start in enumerate(starts)]
+    rank = len(shape)
+    if i == 1:
+        return site.piece(window, [label(d, 1, first[d]) for d in range(rank)], axes_of(rank))
+    pieces: list[Piece] = []
+    for d in range(rank):  # outside along d, inside along all dimensions before it
+        for start, size in ((0, first[d]), (first[d] + window[d], shape[d] - first[d] - window[d])):
+            sizes = [*window[:d], size, *shape[d + 1 :]]
+            axes = [label(e, 1, first[e]) for e in range(d)]
+            axes += [label(d, 1, start), *axes_of(rank - d - 1, d + 1)]
+            pieces += site.piece(sizes, axes, axes)
+    return pieces
+
+
+@defrule("scatter-add", "scatter_add", "scatter-sub", "scatter_sub")
+def _scatter_add(site: Site, i: int, k: int) -> list[Piece]:
+    """The operand stays; each update is added to one entry, or dropped."""
+    if i == 0:
+        axes = axes_of(len(site.out_shape))
+        return site.piece(site.out_shape, axes, axes)
+    indices = site.known(1)
+    if indices is None or _too_large(site):
+        return site.opaque(i, k)
+    written = _evaluate(lambda x: _gather_of_scatter(site, x, indices), site.shape(0))
+    sign = -1 if "sub" in site.name else 1
+    pieces = _placed(site, site.shape(2), written, site.shape(0), swapped=True, coefficient=sign)
+    return pieces
+
+
+@defrule("scatter")
+def _scatter(site: Site, i: int, k: int) -> list[Piece]:
+    """The last update of an entry replaces it."""
+    indices = site.known(1)
+    if indices is None or _too_large(site):
+        return site.opaque(i, k)
+    updates = np.arange(math.prod(site.shape(2)), dtype=np.int32).reshape(site.shape(2))
+    winner = np.asarray(
+        _concrete(
+            lambda: site.equation.primitive.bind(
+                np.full(site.shape(0), -1, np.int32),
+                indices,
+                updates,
+                **site.equation.primitive.get_bind_params(site.params),
+            )
+        )
+    )
+    places = np.nonzero(winner < 0 if i == 0 else winner >= 0)
+    if not len(places[0]):
+        return []
+    if i == 0 and len(places[0]) == winner.size:
+        axes = axes_of(winner.ndim)
+        return site.piece(winner.shape, axes, axes)
+    out = [from_values(0, place) for place in places]
+    if i == 0:
+        return site.piece([len(places[0])], out, out)
+    sources = np.unravel_index(winner[places], site.shape(2))
+    return site.piece([len(places[0])], out, [from_values(0, s) for s in sources])
+
+
+def _clamped(start: np.ndarray | None, limit: int) -> int:
+    assert start is not None
+    return int(np.clip(int(start), 0, limit))
+
+
+def _too_large(site: Site) -> bool:
+    return max(math.prod(t.shape) for t in (*site.inputs, *site.outputs)) >= 2**31
+
+
+def _concrete(fun):  # type: ignore[no-untyped-def]
+    with jax.ensure_compile_time_eval():
+        return fun()
+
+
+def _evaluate(fun, shape: tuple[int, ...]) -> np.ndarray:  # type: ignore[no-untyped-def]
+    """Run a data movement on position numbers; -1 where nothing is read."""
+    numbers = np.arange(math.prod(shape), dtype=np.int32).reshape(shape)
+    return np.asarray(_concrete(lambda: fun(numbers)))
+
+
+def _gather_of_scatter(site: Site, operand: np.ndarray, indices: np.ndarray) -> jax.Array:
+    """For every update the entry that it goes to: the gather that mirrors the scatter."""
+    numbers = site.params["dimension_numbers"]
+    windows = iter(site.shape(2)[d] for d in numbers.update_window_dims)
+    whole = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
+    return lax.gather(
+        operand,
+        indices,
+        lax.GatherDimensionNumbers(
+            offset_dims=tuple(numbers.update_window_dims),
+            collapsed_slice_dims=tuple(numbers.inserted_window_dims),
+            start_index_map=tuple(numbers.scatter_dims_to_operand_dims),
+            operand_batching_dims=tuple(numbers.operand_batching_dims),
+            start_indices_batching_dims=tuple(numbers.scatter_indices_batching_dims),
+        ),
+        slice_sizes=tuple(
+            1 if d in whole else next(windows) for d in range(len(site.shape(0)))
+        ),
+        mode=site.params["mode"],
+        fill_value=-1,
+    )
+
+
+def _placed(
+    site: Site,
+    shape: Sequence[int],
+    positions: np.ndarray,
+    other_shape: Sequence[int],
+    swapped: bool = False,
+    coefficient: int = 1,
+) -> list[Piece]:
+    """The term that joins entry e of an array of `shape` to flat position `positions[e]`.
+
+    Position coordinates that depend on one dimension of `shape` only, or on several additively,
+    keep one label per dimension; the others share one label over their joint box.
+    """
+    if 0 in shape or 0 in other_shape:
+        return []
+
+    def piece(sizes: list[int], near: list[IndexMap], far: list[IndexMap]) -> list[Piece]:
+        out, into = (far, near) if swapped else (near, far)
+        return site.piece(sizes, out, into, coefficient=coefficient)
+
+    if (positions < 0).any():
+        places = np.nonzero(positions >= 0)
+        if not len(places[0]):
+            return []
+        targets = np.unravel_index(positions[places], other_shape)
+        return piece(
+            [len(places[0])],
+            [from_values(0, place) for place in places],
+            [from_values(0, target) for target in targets],
+        )
+    rank = len(shape)
+    coordinates = np.unravel_index(positions, other_shape)
+    separable = [_separated(c) for c in coordinates]
+    joint: set[int] = set()
+    for coordinate, maps in zip(coordinates, separable, strict=True):
+        if maps is None:
+            joint |= {
+                d for d in range(rank) if (coordinate != coordinate.take([0], axis=d)).any()
+            }
+    if not joint:
+        return piece(list(shape), axes_of(rank), [m for m in separable if m is not None])
+    together = sorted(joint)
+    box = [shape[d] for d in together]
+    digits = np.unravel_index(np.arange(math.prod(box)), box)
+    near = axes_of(rank)
+    sizes = list(shape)
+    new = rank
+    sizes.append(math.prod(box))
+    for d, digit in zip(together, digits, strict=True):
+        near[d] = from_values(new, digit)
+    far: list[IndexMap] = []
+    for coordinate in coordinates:
+        moved = np.moveaxis(coordinate, together, range(len(together)))
+        flat = moved.reshape(math.prod(box), *(shape[d] for d in range(rank) if d not in joint))
+        maps = _separated(flat)
+        if maps is None:
+            return _every_entry(shape, coordinates, piece)
+        names = {0: new, **dict(enumerate((d for d in range(rank) if d not in joint), start=1))}
+        far.append(maps.renamed(names))
+    used = [d for d in range(rank + 1) if d not in joint]
+    names = {old: position for position, old in enumerate(used)}
+    return piece(
+        [sizes[d] for d in used],
+        [axis.renamed(names) for axis in near],
+        [axis.renamed(names) for axis in far],
+    )
+
+
+def _every_entry(shape, coordinates, piece) -> list[Piece]:  # type: ignore[no-untyped-def]
+    """One label over all entries."""
+    places = np.unravel_index(np.arange(math.prod(shape)), shape)
+    return piece(
+        [math.prod(shape)],
+        [from_values(0, place) for place in places],
+        [from_values(0, coordinate.ravel()) for coordinate in coordinates],
+    )
+
+
+def _separated(values: np.ndarray) -> IndexMap | None:
+    """`values` as a sum of functions of one index each, None where that is not so."""
+    origin = int(values.flat[0])
+    sizes = dict(enumerate(values.shape))
+    total = constant(origin)
+    for d in range(values.ndim):
+        line = values[(0,) * d + (slice(None),) + (0,) * (values.ndim - d - 1)] - origin
+        if line.any():
+            total = total.plus(from_values(d, line), sizes)
+    if (total.evaluate(range(values.ndim), sizes) == values).all():
+        return total
+    return None
+
+
+def _whole_slices(site: Site) -> tuple[list[int], list[int]]:
+    """Dimensions of a gather's operand that are copied whole, and where they land."""
+    numbers = site.params["dimension_numbers"]
+    shape = site.shape(0)
+    gone = {*numbers.collapsed_slice_dims, *numbers.operand_batching_dims}
+    kept = [d for d in range(len(shape)) if d not in gone]
+    pairs = [
+        (d, out)
+        for d, out in zip(kept, numbers.offset_dims, strict=True)
+        if site.params["slice_sizes"][d] == shape[d]
+    ]
+    return [d for d, _ in pairs], [out for _, out in pairs]

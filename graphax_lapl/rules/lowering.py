@@ -1,0 +1,153 @@
+"""From a listing to the computational graph: ask the rules, prune, number."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..edges.algebra import accumulate
+from ..edges.maps import label
+from ..edges.terms import Structure, Term, intern_structure
+from ..errors import InvalidTypeError
+from ..graph.computational_graph import Arrow, ComputationalGraph, Vertex, VertexName
+from ..graph.listing import Equation, Listing
+from .opaque import fallback
+from .registry import find_rule
+from .site import Piece, Reference, Site
+
+__all__ = ["lower"]
+
+
+def lower(
+    listing: Listing, differentiated: Sequence[bool], active_outputs: Sequence[bool], name: str
+) -> ComputationalGraph:
+    """Build the graph between the differentiated inputs and the active outputs.
+
+    Args:
+        listing: the flat program; its first `len(active_outputs)` outputs are differentiated.
+        differentiated: for each input of the listing whether it is differentiated.
+        active_outputs: for each of those outputs whether it depends on them.
+        name: the function's name.
+    """
+    arrows, makers = _local_partials(listing)
+    moving = [v for v, moves in zip(listing.inputs, differentiated, strict=True) if moves]
+    ends: list[int | None] = []
+    for atom, active in zip(listing.outputs, active_outputs, strict=False):
+        ends.append(listing.vertex(atom) if active and isinstance(atom, int) else None)
+
+    forward: dict[int, list[int]] = {}
+    backward: dict[int, list[int]] = {}
+    for u, v in arrows:
+        forward.setdefault(u, []).append(v)
+        backward.setdefault(v, []).append(u)
+    reached = _closure(moving, forward)
+    needed = _closure([end for end in ends if end is not None], backward)
+    alive = reached & needed
+
+    names: dict[int, VertexName] = {variable: f"x{k}" for k, variable in enumerate(moving)}
+    outputs: dict[int, VertexName] = {}
+    own: list[int] = []
+    for end in ends:
+        if end is None or end not in alive or end in outputs:
+            continue
+        outputs[end] = f"y{len(outputs)}"
+        if end in names or any(w in alive for w in forward.get(end, ())):
+            own.append(end)  # it feeds something else too: an arrow to an output of its own
+        else:
+            names[end] = outputs[end]
+    count = 0
+    for variable in sorted(alive):
+        if variable not in names:
+            count += 1
+            names[variable] = count
+
+    graph = ComputationalGraph(name, listing)
+    for variable in (*moving, *sorted(alive - set(moving))):
+        graph.vertices.append(_vertex(listing, variable, names[variable], makers.get(variable)))
+    for (u, v), arrow in arrows.items():
+        if u in alive and v in alive:
+            graph.arrows[names[u], names[v]] = arrow
+    for variable in own:
+        kind = _vertex(listing, variable, outputs[variable], makers.get(variable))
+        graph.vertices.append(kind)
+        graph.arrows[names[variable], outputs[variable]] = _identity(listing, variable)
+    graph.inputs = [names[variable] for variable in moving]
+    graph.outputs = [outputs.get(end) if end is not None else None for end in ends]
+    return graph
+
+
+def _local_partials(
+    listing: Listing,
+) -> tuple[dict[tuple[int, int], Arrow], dict[int, Equation]]:
+    pieces: dict[tuple[int, int], list[Piece]] = {}
+    makers: dict[int, Equation] = {}
+    for equation in listing.equations:
+        if not any(equation.active):
+            continue
+        site = Site(listing, equation)
+        rule = find_rule(equation.primitive) or fallback
+        for k, output in enumerate(equation.outputs):
+            if output not in listing.active:
+                continue
+            makers[output] = equation
+            for i, atom in enumerate(equation.inputs):
+                if not equation.active[i] or not isinstance(atom, int):
+                    continue
+                found = rule(site, i, k)
+                if found:
+                    pieces.setdefault((listing.vertex(atom), output), []).extend(found)
+    arrows = {}
+    for (u, v), parts in pieces.items():
+        structure = _structure(listing, u, v, [piece.term for piece in parts])
+        recipe = accumulate((structure,))
+        if recipe.result is not None:
+            references: list[Reference] = [r for piece in parts for r in piece.references]
+            arrows[u, v] = Arrow(recipe, tuple(references))
+    return arrows, makers
+
+
+def _structure(listing: Listing, u: int, v: int, terms: list[Term]) -> Structure:
+    source, target = listing.variables[u], listing.variables[v]
+    return intern_structure(
+        target.shape, source.shape, terms, target.is_complex, source.is_complex
+    )
+
+
+def _identity(listing: Listing, variable: int) -> Arrow:
+    shape = listing.variables[variable].shape
+    kept = [n for n in range(len(shape)) if shape[n] != 1]
+    names = {old: new for new, old in enumerate(kept)}
+    axes = tuple(label(names[n]) if n in names else label(0, 0) for n in range(len(shape)))
+    term = Term(tuple(shape[n] for n in kept), axes, axes)
+    return Arrow(accumulate((_structure(listing, variable, variable, [term]),)), ())
+
+
+def _closure(starts: Sequence[int], successors: dict[int, list[int]]) -> set[int]:
+    seen = set(starts)
+    stack = list(starts)
+    while stack:
+        for other in successors.get(stack.pop(), ()):
+            if other not in seen:
+                seen.add(other)
+                stack.append(other)
+    return seen
+
+
+def _vertex(
+    listing: Listing, variable: int, name: VertexName, maker: Equation | None
+) -> Vertex:
+    kind = "intermediate"
+    if isinstance(name, str):
+        kind = "input" if name.startswith("x") else "output"
+    type_ = listing.variables[variable]
+    return Vertex(
+        name, kind, type_.shape, type_.dtype, variable, maker
+    )
+
+
+def check_holomorphic(structure: Structure, function: str) -> None:
+    """Refuse a Jacobian between complex arrays that is not complex-linear."""
+    if structure.complex_in and structure.complex_out and any(t.conj for t in structure.terms):
+        raise InvalidTypeError(
+            f"{function} maps complex inputs to complex outputs but is not holomorphic, so it has "
+            "no complex Jacobian. Differentiate its real and imaginary parts separately."
+        )

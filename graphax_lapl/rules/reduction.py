@@ -1,0 +1,84 @@
+"""Reductions over axes, and cumulative ones along an axis."""
+
+from __future__ import annotations
+
+import math
+
+from jax import Array, lax
+
+from .registry import defrule
+from .site import Local, Piece, Site, axes_of
+
+
+@defrule("reduce_sum")
+def _reduce_sum(site: Site, i: int, k: int) -> list[Piece]:
+    """Every input counts once."""
+    del i, k
+    shape = site.shape(0)
+    axes = axes_of(len(shape))
+    return site.piece(shape, [a for d, a in enumerate(axes) if d not in site.params["axes"]], axes)
+
+
+@defrule("reduce_max", "reduce_min")
+def _reduce_extremum(site: Site, i: int, k: int) -> list[Piece]:
+    """The chosen entries share one evenly, as JAX has it."""
+    del i, k
+    reduced = tuple(site.params["axes"])
+
+    def share(x: Array, out: Array) -> Array:
+        kept = tuple(d for d in range(x.ndim) if d not in reduced)
+        chosen = lax.eq(x, lax.broadcast_in_dim(out, x.shape, kept)).astype(x.dtype)
+        count = lax.reduce_sum(chosen, reduced)
+        return chosen / lax.broadcast_in_dim(count, x.shape, kept)
+
+    return _weighted(site, Local(f"d{site.name}", share, (site.value(0), site.out()), site.shape(0)))
+
+
+@defrule("reduce_prod")
+def _reduce_prod(site: Site, i: int, k: int) -> list[Piece]:
+    """The product of all other entries, exact where some are zero."""
+    del i, k
+    reduced = tuple(site.params["axes"])
+
+    def others(x: Array) -> Array:
+        kept = tuple(d for d in range(x.ndim) if d not in reduced)
+        order = (*kept, *reduced)
+        moved = lax.transpose(x, order)
+        count = math.prod(x.shape[d] for d in reduced)
+        flat = lax.reshape(moved, (*(x.shape[d] for d in kept), count))
+        axis = len(kept)
+        ones = lax.slice_in_dim(lax.full_like(flat, 1), 0, min(1, count), axis=axis)
+        before = lax.cumprod(flat, axis=axis)
+        after = lax.cumprod(flat, axis=axis, reverse=True)
+        before = lax.concatenate([ones, lax.slice_in_dim(before, 0, count - 1, axis=axis)], axis)
+        after = lax.concatenate([lax.slice_in_dim(after, 1, count, axis=axis), ones], axis)
+        product = lax.reshape(lax.mul(before, after), moved.shape)
+        return lax.transpose(product, [order.index(d) for d in range(x.ndim)])
+
+    return _weighted(site, Local("prod of others", others, (site.value(0),), site.shape(0)))
+
+
+def _weighted(site: Site, reference: Local) -> list[Piece]:
+    """A reduction whose inputs count with a weight each."""
+    shape = site.shape(0)
+    axes = axes_of(len(shape))
+    out = [a for d, a in enumerate(axes) if d not in site.params["axes"]]
+    return site.piece(shape, out, axes, [site.factor(reference, axes, shape)])
+
+
+@defrule("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
+def _cumulative(site: Site, i: int, k: int) -> list[Piece]:
+    """Along one axis, by JAX's own linear-time derivative; diagonal along all others."""
+    axis = site.params["axis"]
+    others = [d for d in range(len(site.out_shape)) if d != axis]
+    return site.opaque(i, k, others, others)
+
+
+@defrule("sort")
+def _sort(site: Site, i: int, k: int) -> list[Piece]:
+    """A permutation along one axis, the same for every operand."""
+    if i != k:
+        return []
+    axis = site.params["dimension"]
+    others = [d for d in range(len(site.out_shape)) if d != axis]
+    return site.opaque(i, k, others, others)

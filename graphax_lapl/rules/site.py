@@ -1,0 +1,329 @@
+"""What a rule sees of an equation, and what it says of it.
+
+A rule answers one question: what is the local partial of output `k` with respect to input `i`? It
+answers with a list of `Piece`s: terms over *references*, which say where the factors' values will
+come from once the program runs. No array exists while rules run, except those known statically.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..edges.draft import Draft, DraftFactor
+from ..edges.maps import IndexMap, constant, label
+from ..edges.terms import Factor, Number, Opaque, Term
+from ..errors import InternalError, InvalidTypeError
+from ..graph.listing import Atom, Constant, Equation, Listing
+
+__all__ = [
+    "Known",
+    "Local",
+    "OpaqueMap",
+    "Piece",
+    "Primal",
+    "Reference",
+    "Site",
+    "axes_of",
+    "shape_of",
+]
+
+
+@dataclass(frozen=True)
+class Primal:
+    """The value of a variable of the function."""
+
+    variable: int
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """An array known while planning."""
+
+    value: np.ndarray
+
+
+@dataclass(frozen=True)
+class Local:
+    """A local partial: a function of primal values.
+
+    Attributes:
+        name: what to print.
+        fun: maps arrays to the array of the partial.
+        arguments: where its arguments come from.
+        shape: shape of the result.
+    """
+
+    name: str
+    fun: Callable[..., Any]
+    arguments: tuple[Reference, ...]
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class OpaqueMap:
+    """The linear map of an equation, from one input to one output, as `jvp` and `vjp`.
+
+    Attributes:
+        equation: the equation.
+        into: position of the input.
+        out: position of the output.
+        opaque: what is known of the map.
+        batch_in: dimensions of the input along which the map is diagonal.
+        batch_out: the same dimensions of the output.
+        arguments: references of all inputs; None where a linear equation has no value.
+    """
+
+    equation: Equation
+    into: int
+    out: int
+    opaque: Opaque
+    batch_in: tuple[int, ...]
+    batch_out: tuple[int, ...]
+    arguments: tuple[Reference | None, ...]
+
+
+Reference = Primal | Known | Local | OpaqueMap
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One term of a local partial, with the references of its factors."""
+
+    term: Term
+    references: tuple[Reference, ...]
+
+
+def axes_of(count: int, first: int = 0) -> list[IndexMap]:
+    """Plain index maps of labels `first, ..., first + count - 1`."""
+    return [label(first + k) for k in range(count)]
+
+
+class Site:
+    """An equation as its rule sees it."""
+
+    def __init__(self, listing: Listing, equation: Equation):
+        """Look at `equation` of `listing`."""
+        self.listing = listing
+        self.equation = equation
+        self.params = equation.params
+        self.inputs = [listing.type_of(atom) for atom in equation.inputs]
+        self.outputs = [listing.variables[variable] for variable in equation.outputs]
+
+    @property
+    def name(self) -> str:
+        """Name of the primitive."""
+        return self.equation.name
+
+    def shape(self, position: int) -> tuple[int, ...]:
+        """Shape of an input."""
+        return self.inputs[position].shape
+
+    @property
+    def out_shape(self) -> tuple[int, ...]:
+        """Shape of the first output."""
+        return self.outputs[0].shape
+
+    def known(self, position: int) -> np.ndarray | None:
+        """An input's value, where it is known while planning."""
+        return self.listing.known_value(self.equation.inputs[position])
+
+    def value(self, position: int) -> Reference:
+        """Reference to the value of an input."""
+        return self._reference(self.equation.inputs[position])
+
+    def out(self, position: int = 0) -> Reference:
+        """Reference to the value of an output."""
+        return self._reference(self.equation.outputs[position])
+
+    def _reference(self, atom: Atom) -> Reference:
+        held = self.listing.value(atom)
+        if held is None:
+            raise InternalError(
+                f"The rule of '{self.name}' asks for the value of a tangent, so it is not linear "
+                f"in it ({self.equation.source})."
+            )
+        if isinstance(held, Constant):
+            return Known(np.asarray(held.value))
+        known = self.listing.known.get(held)
+        return Primal(held) if known is None else Known(known)
+
+    def uniform(self, position: int) -> Number | None:
+        """The number that an input consists of, where that is known."""
+        atom: Atom | None = self.equation.inputs[position]
+        while True:
+            atom = self.listing.value(atom) if atom is not None else None
+            if isinstance(atom, int) and atom in self.listing.broadcasts:
+                atom = self.listing.broadcasts[atom][0]
+                continue
+            break
+        if isinstance(atom, Constant) and atom.shape == ():
+            return _number(atom.value)
+        return None
+
+    def factor(self, reference: Reference, axes: Sequence[IndexMap], shape: Sequence[int]) -> tuple[
+        Reference, Factor
+    ]:
+        """A factor; one that repeats a smaller array reads that array instead."""
+        axes, shape = list(axes), tuple(shape)
+        while isinstance(reference, Primal) and reference.variable in self.listing.broadcasts:
+            atom, dimensions = self.listing.broadcasts[reference.variable]
+            source = self.listing.type_of(atom).shape
+            held = self.listing.value(atom)
+            if held is None:
+                break
+            axes = [
+                axes[dimension] if source[k] != 1 or shape[dimension] == 1 else label(0, 0)
+                for k, dimension in enumerate(dimensions)
+            ]
+            shape = source
+            reference = (
+                Known(np.asarray(held.value)) if isinstance(held, Constant) else Primal(held)
+            )
+        return reference, Factor(tuple(axes), shape)
+
+    def local(
+        self, name: str, fun: Callable[..., Any], *arguments: Reference, shape: Sequence[int]
+    ) -> Reference:
+        """A local partial computed from references; `fun` should be a module-level function."""
+        return Local(name, fun, arguments, tuple(shape))
+
+    def piece(
+        self,
+        sizes: Sequence[int],
+        out: Sequence[IndexMap],
+        into: Sequence[IndexMap],
+        factors: Sequence[tuple[Reference, Factor]] = (),
+        coefficient: Number = 1,
+        conj: bool = False,
+    ) -> list[Piece]:
+        """A term with labels `range(len(sizes))`; empty where it is structurally zero."""
+        draft = Draft(
+            dict(enumerate(sizes)),
+            list(out),
+            list(into),
+            [DraftFactor(k, factor) for k, (_, factor) in enumerate(factors)],
+            coefficient,
+            conj,
+        )
+        finished = draft.finish()
+        if finished is None:
+            return []
+        term, operands = finished
+        return [Piece(term, tuple(factors[k][0] for k in operands))]
+
+    def diagonal(
+        self,
+        position: int,
+        reference: Reference | None = None,
+        coefficient: Number = 1,
+        conj: bool = False,
+    ) -> list[Piece]:
+        """The partial of an elementwise function: a diagonal, or a column for a scalar operand."""
+        shape = self.out_shape
+        factors = []
+        if reference is not None:
+            own = shape_of(reference, self.listing)
+            factors = [self.factor(reference, self._aligned(own), own)]
+        return self.piece(
+            shape,
+            axes_of(len(shape)),
+            self._aligned(self.shape(position)),
+            factors,
+            coefficient,
+            conj,
+        )
+
+    def _aligned(self, shape: tuple[int, ...]) -> list[IndexMap]:
+        """Maps of an operand that the output repeats: a scalar, or dimensions of size one."""
+        out = self.out_shape
+        if len(shape) not in (0, len(out)):
+            raise InternalError(f"'{self.name}' joins shapes {shape} and {out}.")
+        return [
+            constant(0) if size == 1 else label(d) for d, size in enumerate(shape)
+        ]
+
+    def opaque(
+        self,
+        i: int,
+        k: int,
+        batch_in: Sequence[int] = (),
+        batch_out: Sequence[int] = (),
+        forward: bool = True,
+        reverse: bool = True,
+    ) -> list[Piece]:
+        """The partial as an opaque linear map, diagonal along the given pairs of dimensions."""
+        if self.inputs[i].is_complex or self.outputs[k].is_complex:
+            if not (self.inputs[i].is_complex and self.outputs[k].is_complex):
+                raise self._complex_error()
+            if self.name not in HOLOMORPHIC:
+                raise self._complex_error()
+        shape_in, shape_out = self.shape(i), self.outputs[k].shape
+        shared = {d: n for n, d in enumerate(batch_in)}
+        shared_out = {d: n for n, d in enumerate(batch_out)}
+        sizes = [shape_in[d] for d in batch_in]
+        core_out = [d for d in range(len(shape_out)) if d not in shared_out]
+        core_in = [d for d in range(len(shape_in)) if d not in shared]
+        names_out = {**shared_out, **{d: len(sizes) + n for n, d in enumerate(core_out)}}
+        sizes += [shape_out[d] for d in core_out]
+        names_in = {**shared, **{d: len(sizes) + n for n, d in enumerate(core_in)}}
+        sizes += [shape_in[d] for d in core_in]
+        opaque = Opaque(len(batch_in), len(core_out), forward, reverse)
+        arguments = tuple(
+            None if self.listing.value(atom) is None else self._reference(atom)
+            for atom in self.equation.inputs
+        )
+        reference = OpaqueMap(
+            self.equation, i, k, opaque, tuple(batch_in), tuple(batch_out), arguments
+        )
+        factor = Factor(tuple(axes_of(len(sizes))), tuple(sizes), opaque=opaque)
+        return self.piece(
+            sizes,
+            [label(names_out[d]) for d in range(len(shape_out))],
+            [label(names_in[d]) for d in range(len(shape_in))],
+            [(reference, factor)],
+        )
+
+    def _complex_error(self) -> InvalidTypeError:
+        return InvalidTypeError(
+            f"'{self.name}' ({self.equation.source}) has no rule for complex numbers here. Split "
+            "its input into real and imaginary parts, or keep it out of the differentiated part."
+        )
+
+
+#: Opaque primitives that are linear over the complex numbers in each differentiated input.
+HOLOMORPHIC = frozenset(
+    {
+        "cumsum",
+        "cumprod",
+        "dynamic_slice",
+        "dynamic_update_slice",
+        "fft",
+        "gather",
+        "scatter",
+        "scatter-add",
+        "triangular_solve",
+    }
+)
+
+
+def shape_of(reference: Reference, listing: Listing) -> tuple[int, ...]:
+    """Shape of the array that a reference stands for."""
+    if isinstance(reference, Primal):
+        return listing.variables[reference.variable].shape
+    if isinstance(reference, Known):
+        return reference.value.shape
+    if isinstance(reference, Local):
+        return reference.shape
+    raise InternalError("An opaque map has no value.")
+
+
+def _number(value: Any) -> Number:
+    array = np.asarray(value)
+    if np.iscomplexobj(array):
+        return complex(array)
+    number = float(array)
+    return int(number) if number.is_integer() and abs(number) < 2**53 else number
