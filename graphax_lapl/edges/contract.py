@@ -61,6 +61,7 @@ def _multiply(
     real: bool = False,
 ) -> None:
     """Replace one or two factors by their product, summed over `summed`."""
+    items = list(items)
     labels = frozenset().union(*(item.labels for item in items))
     kept = tuple(sorted(labels - summed))
     operation = Einsum(
