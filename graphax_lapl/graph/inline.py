@@ -63,6 +63,8 @@ class _Inliner:
         self.listing = Listing()
         self.treatment = treatment
         self.seen: dict[Hashable, tuple[int, ...]] = {}
+        # Where an inlined tangent program comes from: its own lines mean nothing to the user.
+        self.origin: Any = None
 
     def run(
         self, jaxpr: Any, inputs: Sequence[_Reference], stack: tuple[str, ...] = ()
@@ -133,7 +135,7 @@ class _Inliner:
                     tuple(reference.atom for reference in inputs),
                     found,
                     tuple(reference.active and flows for reference in inputs),
-                    equation.source_info,
+                    self.origin or equation.source_info,
                 )
             )
             if key is not None:
@@ -225,7 +227,9 @@ class _Inliner:
         still = [_Reference(reference.atom, False) for reference in inputs]
         name = str(equation.primitive.name)
         first_equation = len(self.listing.equations)
+        outer_origin, self.origin = self.origin, self.origin or equation.source_info
         results = self.nested(traced, [*still, *tangents], (*stack, name))
+        self.origin = outer_origin
         for made in self.listing.equations[first_equation:]:
             if any(made.active):
                 for variable in made.outputs:
