@@ -9,6 +9,7 @@ from typing import Any
 import jax
 from jax import tree_util
 
+from ..edges.terms import intern_structure
 from ..program.instructions import Block
 from .orders import EliminationOrder
 from .plan import Plan
@@ -121,8 +122,6 @@ def _evaluate(
 
 def _sparse_leaf(block: Block, values: list[Any]) -> SparseJacobian:
     if block.structure is None:
-        from ..edges.terms import intern_structure
-
         empty = intern_structure(block.out_shape, block.in_shape, ())
         return SparseJacobian(empty, (), block.dtype)
     return SparseJacobian(value_structure(block.structure), tuple(values), block.dtype)
@@ -133,11 +132,13 @@ def _tree(prepared: Prepared, blocks: list[list[Any]]) -> Any:
     traced = prepared.traced
     rows = []
     for row in blocks:
-        leaves = iter(row)
-        per_argument = [
-            tree_util.tree_unflatten(tree, [next(leaves) for _ in range(tree.num_leaves)])
-            for tree in traced.in_trees
-        ]
+        leaves = iter(row)  # in the order of the arguments, which argnums may not keep
+        trees = sorted(zip(traced.argnums, traced.in_trees, strict=True), key=lambda pair: pair[0])
+        by_position = {
+            position: tree_util.tree_unflatten(tree, [next(leaves) for _ in range(tree.num_leaves)])
+            for position, tree in trees
+        }
+        per_argument = [by_position[position] for position in traced.argnums]
         rows.append(per_argument[0] if traced.single else tuple(per_argument))
     return tree_util.tree_unflatten(traced.out_tree, rows)
 

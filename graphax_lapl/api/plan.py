@@ -25,7 +25,7 @@ __all__ = ["Plan", "SavedPlan"]
 FORMAT = "graphax_lapl plan 1"
 
 
-@dataclass
+@dataclass(eq=False)
 class Plan:
     """How the Jacobian of a function will be accumulated.
 

@@ -119,15 +119,11 @@ def prepare(
 def plan_for(prepared: Prepared, order: Any) -> Plan:
     """The plan for an order specification; the same graph and order are planned once."""
 
-    def make() -> Plan:
+    if prepared.key is None:
         return Plan.build(prepared.graph, resolve_order(order, prepared.graph))
 
-    if prepared.key is None:
-        return make()
-    try:
-        hash(order)
-    except TypeError:
-        order_key: Hashable = (type(order).__name__, tuple(order))
-    else:
-        order_key = order
-    return _plans.get((prepared.key, type(order).__name__, order_key), make)
+    def make() -> Plan:
+        return Plan.build(prepared.graph, resolve_order(wanted, prepared.graph))
+
+    wanted = order if isinstance(order, str) else resolve_order(order, prepared.graph)
+    return _plans.get((prepared.key, wanted), make)

@@ -112,6 +112,13 @@ def trace(
     if not callable(fun):
         raise InvalidTypeError(f"fun must be callable, got {type(fun).__name__}.")
     positions, single = normalized_argnums(argnums, len(args), name)
+    if not tree_util.tree_leaves([args[position] for position in positions]):
+        where = " and ".join(_parameter_name(fun, position) for position in positions)
+        raise InvalidArgumentError(
+            f"{name} has no arrays to differentiate with respect to: {where or 'argnums'} "
+            f"{'are' if len(positions) > 1 else 'is'} empty (argnums={argnums!r}). Choose other "
+            "argnums."
+        )
     for position in positions:
         _check_inputs(args[position], position, fun, name)
     try:
@@ -261,11 +268,6 @@ def _parameter_name(fun: Callable[..., Any], position: int) -> str:
 def _check_inputs(arg: Any, position: int, fun: Callable[..., Any], name: str) -> None:
     where = _parameter_name(fun, position)
     leaves = tree_util.tree_flatten_with_path(arg)[0]
-    if not leaves:
-        raise InvalidArgumentError(
-            f"{where} of {name} has no arrays to differentiate with respect to, got {arg!r}. "
-            "Choose another argnums."
-        )
     for path, leaf in leaves:
         place = f"{where}{tree_util.keystr(path)}"
         if not (_is_array(leaf) or isinstance(leaf, bool | int | float | complex)):

@@ -172,12 +172,16 @@ _POWERS: dict[int, Callable[[Array], Array]] = {}
 
 @defrule("abs")
 def _abs(site: Site, i: int, k: int) -> list[Piece]:
-    """|x|: sign(x); for complex z, d|z| = Re(conj(z) / |z| dz)."""
+    """|x|: 1 for x >= 0, else -1, as JAX has it; for complex z, d|z| = Re(conj(z) / |z| dz)."""
     del k
     if site.inputs[i].is_complex:
         direction = Local("conj(z)/|z|", _direction, (site.value(i), site.out()), site.out_shape)
         return site.diagonal(i, direction)
-    return site.diagonal(i, _local(site, "sign", lax.sign, [site.value(i)]))
+    return site.diagonal(i, _local(site, "sign", _side, [site.value(i)]))
+
+
+def _side(x: Array) -> Array:
+    return lax.select(lax.ge(x, lax.full_like(x, 0)), lax.full_like(x, 1), lax.full_like(x, -1))
 
 
 def _direction(z: Array, magnitude: Array) -> Array:

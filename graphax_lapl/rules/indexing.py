@@ -107,7 +107,7 @@ def _scatter(site: Site, i: int, k: int) -> list[Piece]:
     out = [from_values(0, place) for place in places]
     if i == 0:
         return site.piece([len(places[0])], out, out)
-    sources = np.unravel_index(winner[places], site.shape(2))
+    sources = np.unravel_index(winner[places], site.shape(2)) if site.shape(2) else ()
     return site.piece([len(places[0])], out, [from_values(0, s) for s in sources])
 
 
