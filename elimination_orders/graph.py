@@ -253,7 +253,7 @@ def _check_algebra(algebra: Any) -> None:
         )
 
 
-def _read_edge(position: int, item: Sequence[Any], algebra: Any) -> tuple[Vertex, Vertex, Any]:
+def _read_edge(position: int, item: Any, algebra: Any) -> tuple[Vertex, Vertex, Any]:
     if isinstance(item, (str, bytes)) or not isinstance(item, Sequence) or len(item) not in (2, 3):
         raise InvalidGraphError(
             f"edges: item {position} should be (u, v) or (u, v, edge), got {item!r}."

@@ -179,9 +179,9 @@ class Comparison:
     def __str__(self) -> str:
         head = f"{self.function}: {self.vertices} vertices to eliminate"
         names = ("order", "mults", "emitted", "adds", "bytes", "peak", "vs reverse", "seconds")
-        table = [names]
-        for row in self.rows:
-            table.append(
+        table = [
+            names,
+            *(
                 (
                     row.order,
                     f"{row.muls:,}",
@@ -192,14 +192,17 @@ class Comparison:
                     "" if row.ratio is None else f"{row.ratio:.2f}",
                     "" if row.seconds is None else f"{row.seconds:.2e}",
                 )
-            )
+                for row in self.rows
+            ),
+        ]
         columns = 8 if any(row.seconds is not None for row in self.rows) else 7
         widths = [max(len(line[k]) for line in table) for k in range(columns)]
         lines = []
-        for line, row in zip(table, (None, *self.rows), strict=True):
+        best = 1 + self.rows.index(self.best)
+        for number, line in enumerate(table):
             cells = [line[0].ljust(widths[0])]
             cells += [line[k].rjust(widths[k]) for k in range(1, columns)]
-            mark = "->" if row is self.best else "  "
+            mark = "->" if number == best else "  "
             lines.append(f" {mark} {'  '.join(cells)}")
         return "\n".join([head, *lines])
 

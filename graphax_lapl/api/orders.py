@@ -175,9 +175,11 @@ def _check_permutation(
 ) -> None:
     wanted = set(eliminable)
     unknown = sorted({v for v in vertices if v not in wanted})
-    repeated = sorted({v for v in vertices if vertices.count(v) > 1}) if len(
-        set(vertices)
-    ) < len(vertices) else []
+    repeated = (
+        sorted({v for v in vertices if vertices.count(v) > 1})
+        if len(set(vertices)) < len(vertices)
+        else []
+    )
     missing = [v for v in eliminable if v not in set(vertices)]
     problems = [
         f"{what} {', '.join(map(str, found[:10]))}{', ...' if len(found) > 10 else ''}"

@@ -75,6 +75,15 @@ class Plan:
         return count_program(self.program, convention)
 
     @cached_property
+    def predicted_work(self) -> float:
+        """Emitted operations plus memory traffic, in operations.
+
+        Sixteen bytes count as one operation: between what a fused loop and a separate kernel cost.
+        """
+        counts = self.count("flops")
+        return counts.flops + counts.bytes / 16
+
+    @cached_property
     def _compiled(self) -> dict[tuple[bool, bool], Callable[..., Any]]:
         return {}
 
@@ -157,7 +166,8 @@ class Plan:
             f"{len(graph.arrows)} edges   order: {self.order.method}",
             f"{counts.muls} multiplications, {counts.adds} additions, {counts.bytes} bytes moved, "
             f"{counts.peak_bytes} bytes at peak",
-            f"{'step':>6} {'vertex':>8}  {'primitive':<24} {'in x out':>9} {'mults':>10} {'fill-in':>8}",
+            f"{'step':>6} {'vertex':>8}  {'primitive':<24} {'in x out':>9} {'mults':>10} "
+            f"{'fill-in':>8}",
         ]
         for step, elimination in enumerate(self.whole.eliminations, start=1):
             vertex = graph.by_name[elimination.vertex]
@@ -193,4 +203,3 @@ class SavedPlan:
     def fingerprint(self) -> str:
         """Fingerprint of the graph it was made for."""
         return self.order.fingerprint
-

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
@@ -23,6 +24,8 @@ from .plan import Plan
 
 __all__ = ["Prepared", "clear_caches", "plan_for", "prepare"]
 
+#: Orders that "auto" chooses from; ties go to the earliest.
+AUTO_ORDERS = ("reverse", "forward", "markowitz")
 #: Plans kept per process.
 MAX_PLANS = 512
 
@@ -118,12 +121,26 @@ def prepare(
 
 def plan_for(prepared: Prepared, order: Any) -> Plan:
     """The plan for an order specification; the same graph and order are planned once."""
-
-    if prepared.key is None:
-        return Plan.build(prepared.graph, resolve_order(order, prepared.graph))
-
-    def make() -> Plan:
-        return Plan.build(prepared.graph, resolve_order(wanted, prepared.graph))
-
+    if isinstance(order, str) and order.lower() == "auto":
+        return _remembered(prepared, "auto", lambda: _cheapest(prepared))
     wanted = order if isinstance(order, str) else resolve_order(order, prepared.graph)
+    return _remembered(
+        prepared,
+        wanted,
+        lambda: Plan.build(prepared.graph, resolve_order(wanted, prepared.graph)),
+    )
+
+
+def _cheapest(prepared: Prepared) -> Plan:
+    """The plan with the least predicted work among a few fixed orders."""
+    plans = [plan_for(prepared, name) for name in AUTO_ORDERS]
+    best = min(plans, key=lambda plan: plan.predicted_work)
+    order = dataclasses.replace(best.order, method=f"auto ({best.order.method})")
+    return Plan(best.graph, order, best.whole)
+
+
+def _remembered(prepared: Prepared, wanted: Hashable, make: Callable[[], Plan]) -> Plan:
+    if prepared.key is None:
+        return make()
+
     return _plans.get((prepared.key, wanted), make)

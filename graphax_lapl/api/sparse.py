@@ -110,9 +110,10 @@ class SparseJacobian:
                 order[layout.source] = (
                     np.arange(len(layout.source)) if layout.chosen is None else layout.chosen
                 )
-                if not (order == np.arange(data.shape[0])[: len(order)]).all() or len(
-                    order
-                ) != data.shape[0]:
+                if (
+                    not (order == np.arange(data.shape[0])[: len(order)]).all()
+                    or len(order) != data.shape[0]
+                ):
                     data = data.at[order].get(mode="promise_in_bounds")
             else:
                 if layout.chosen is not None:

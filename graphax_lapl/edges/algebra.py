@@ -50,9 +50,7 @@ def compose(outer: Structure, inner: Structure) -> Recipe:
                 left = _densified(*left, writer)
             else:
                 right = _densified(*right, writer)
-    return _sum(
-        items, outer.out_shape, inner.in_shape, outer.complex_out, inner.complex_in, writer
-    )
+    return _sum(items, outer.out_shape, inner.in_shape, outer.complex_out, inner.complex_in, writer)
 
 
 @lru_cache(maxsize=1 << 16)
@@ -63,9 +61,7 @@ def add(first: Structure, second: Structure) -> Recipe:
         *_items(first, list(range(len(first.factors)))),
         *_items(second, list(range(len(first.factors), writer.inputs))),
     ]
-    return _sum(
-        items, first.out_shape, first.in_shape, first.complex_out, first.complex_in, writer
-    )
+    return _sum(items, first.out_shape, first.in_shape, first.complex_out, first.complex_in, writer)
 
 
 @lru_cache(maxsize=1 << 12)
@@ -280,10 +276,7 @@ def _conjugated(draft: Draft) -> Draft:
         draft.sizes,
         draft.out,
         draft.into,
-        [
-            DraftFactor(f.operand, replace(f.factor, conj=not f.factor.conj))
-            for f in draft.factors
-        ],
+        [DraftFactor(f.operand, replace(f.factor, conj=not f.factor.conj)) for f in draft.factors],
         coefficient.conjugate() if isinstance(coefficient, complex) else coefficient,
     )
 
@@ -429,8 +422,7 @@ def _plain_value(draft: Draft, writer: RecipeWriter) -> tuple[int, tuple[int, ..
     axes = item.factor.axes
     names = tuple(axis.labels[0] if axis.labels else -1 for axis in axes)
     plain = len(set(names)) == len(names) and all(
-        axis.is_plain(size, draft.sizes)
-        for axis, size in zip(axes, item.factor.shape, strict=True)
+        axis.is_plain(size, draft.sizes) for axis, size in zip(axes, item.factor.shape, strict=True)
     )
     if plain and not item.factor.conj:
         return item.operand, names
@@ -441,4 +433,3 @@ def _plain_value(draft: Draft, writer: RecipeWriter) -> tuple[int, tuple[int, ..
         labels,
     )
     return writer.add(operation, [item.operand]), labels
-

@@ -209,5 +209,3 @@ def _apply(draft: Draft, item: DraftFactor, writer: RecipeWriter) -> None:
     for name in [n for n in draft.sizes if n not in alive]:
         if name in used:
             del draft.sizes[name]  # summed inside the application
-
-

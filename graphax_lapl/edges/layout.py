@@ -59,7 +59,9 @@ def coordinate_layout(structure: Structure) -> CoordinateLayout:
         chosen = np.flatnonzero(valid)
         flat = flat[chosen]
     unique, source = np.unique(flat, return_inverse=True)
-    indices = np.stack(np.unravel_index(unique, shape), axis=1) if shape else np.zeros((len(unique), 0))
+    indices = (
+        np.stack(np.unravel_index(unique, shape), axis=1) if shape else np.zeros((len(unique), 0))
+    )
     return CoordinateLayout(
         indices.astype(np.int32), source.ravel(), chosen, len(unique) == len(flat)
     )
@@ -73,9 +75,7 @@ def structural_nonzeros(structure: Structure) -> int:
     different boxes), by enumeration otherwise.
     """
     if all(_is_injective(term, structure) for term in structure.terms) and all(
-        _disjoint(a, b)
-        for k, a in enumerate(structure.terms)
-        for b in structure.terms[k + 1 :]
+        _disjoint(a, b) for k, a in enumerate(structure.terms) for b in structure.terms[k + 1 :]
     ):
         return sum(term.entries for term in structure.terms)
     return len(coordinate_layout(structure).indices)
@@ -106,9 +106,7 @@ def _disjoint(first: Term, second: Term) -> bool:
             return True
     # The difference of two dimensions of stride one in the same label is constant on each term.
     shifts = [_shifts(term) for term in (first, second)]
-    return any(
-        shifts[0][pair] != shifts[1][pair] for pair in shifts[0].keys() & shifts[1].keys()
-    )
+    return any(shifts[0][pair] != shifts[1][pair] for pair in shifts[0].keys() & shifts[1].keys())
 
 
 def _shifts(term: Term) -> dict[tuple[int, int], int]:
@@ -121,4 +119,3 @@ def _shifts(term: Term) -> dict[tuple[int, int], int]:
             if one.parts == other.parts and all(p == 1 for _, p in one.parts):
                 result[a, b] = other.offset - one.offset
     return result
-

@@ -100,7 +100,7 @@ class IndexMap:
         return low, high
 
     def evaluate(self, order: Sequence[int], sizes: Mapping[int, int]) -> np.ndarray:
-        """Positions for all labels in `order`, broadcastable to that box (shape of 1s where absent)."""
+        """Positions over the box of the labels in `order`, of size one where one is absent."""
         total = np.full((1,) * len(order), self.offset, dtype=np.int64)
         for name, part in self.parts:
             values = np.arange(sizes[name]) * part if isinstance(part, int) else part.values
@@ -206,7 +206,7 @@ def _add_parts(first: Part, second: Part, size: int) -> Part:
 
 
 def _normal(offset: int, parts: Iterable[tuple[int, Part]]) -> IndexMap:
-    kept = []
+    kept: list[tuple[int, Part]] = []
     for name, part in sorted(parts, key=lambda item: item[0]):
         if isinstance(part, Table):
             affine = from_values(name, part.values)

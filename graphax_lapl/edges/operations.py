@@ -131,11 +131,7 @@ class Combine:
         out = math.prod(self.shape)
         boxes = [math.prod(sizes[n] for n in labels) for _, labels in self.operands]
         return Cost(
-            muls=sum(
-                box
-                for box, (c, _) in zip(boxes, self.operands, strict=True)
-                if abs(c) != 1
-            ),
+            muls=sum(box for box, (c, _) in zip(boxes, self.operands, strict=True) if abs(c) != 1),
             adds=out * (len(self.operands) - 1 + (self.constant != 0)),
             elements=sum(boxes) + out,
         )
@@ -227,9 +223,7 @@ class MaterializeOpaque:
     def cost(self) -> Cost:
         """Cost of pushing the smaller identity through."""
         split = self.opaque.batch + self.opaque.outputs
-        core = (
-            self.map_shape[self.opaque.batch : split] if self.by_rows else self.map_shape[split:]
-        )
+        core = self.map_shape[self.opaque.batch : split] if self.by_rows else self.map_shape[split:]
         return ApplyOpaque(self.opaque, self.map_shape, core, self.by_rows).cost
 
 

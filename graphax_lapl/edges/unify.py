@@ -28,7 +28,7 @@ MAX_UNROLL = 16
 MAX_BRANCHES = 64
 
 
-class Unsolvable(Exception):  # noqa: N818 - a signal to the caller, never seen by a user
+class Unsolvable(Exception):
     """No closed form, and too many assignments to enumerate."""
 
 
@@ -172,7 +172,7 @@ def _bind_in_range(draft: Draft, equation: IndexMap) -> bool:
         rest = IndexMap(equation.offset, tuple(p for p in equation.parts if p[0] != name))
         expression = rest.scaled(-1 if part == 1 else 1)
         low, high = expression.bounds(draft.sizes)
-        if 0 <= low and high < draft.sizes[name] and draft.bind(name, expression):
+        if low >= 0 and high < draft.sizes[name] and draft.bind(name, expression):
             return True
     return False
 
@@ -255,9 +255,7 @@ def _enumerate(draft: Draft, equation: IndexMap) -> list[Draft] | None:
         raise Unsolvable
     parts = dict(equation.parts)
     values = [
-        IndexMap(0, tuple((n, parts[n]) for n in sorted(side)))
-        .evaluate(side, draft.sizes)
-        .ravel()
+        IndexMap(0, tuple((n, parts[n]) for n in sorted(side))).evaluate(side, draft.sizes).ravel()
         for side in sides
     ]
     rows, columns = _join(values[0], -equation.offset - values[1])
@@ -266,9 +264,9 @@ def _enumerate(draft: Draft, equation: IndexMap) -> list[Draft] | None:
     if len(rows) > MAX_ENUMERATION:
         raise Unsolvable
     joint = draft.fresh(len(rows))
-    for side, chosen in zip(sides, (rows, columns), strict=True):
-        digits = np.unravel_index(chosen, [draft.sizes[n] for n in side])
-        for name, digit in zip(side, digits, strict=True):
+    for names, chosen in zip(sides, (rows, columns), strict=True):
+        digits = np.unravel_index(chosen, [draft.sizes[n] for n in names])
+        for name, digit in zip(names, digits, strict=True):
             draft.bind(name, from_values(joint, digit))
     if joint in draft.sizes and draft.sizes[joint] == 1:
         draft.bind(joint, constant(0))

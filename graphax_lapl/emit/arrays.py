@@ -189,12 +189,12 @@ def _product(
             ([left_names.index(n) for n in batch], [right_names.index(n) for n in batch]),
         ),
     )
-    names = [
+    result_names = [
         *batch,
         *(n for n in left_names if n not in batch and n not in contracted),
         *(n for n in right_names if n not in batch and n not in contracted),
     ]
-    return broadcast_labels(result, names, output, sizes)
+    return broadcast_labels(result, result_names, output, sizes)
 
 
 def combine(operation: Combine, operands: Sequence[Array]) -> Array:

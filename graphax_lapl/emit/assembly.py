@@ -102,8 +102,10 @@ def _pack(
     total = math.prod(shape)
     if total > MAX_PACKED:
         stacked = lax.concatenate([lax.reshape(v, (1,)) for v in values], 0)
-        dense = jnp.zeros(total, kind).at[np.asarray(places, np.int32)].set(
-            stacked, mode="promise_in_bounds", unique_indices=True, indices_are_sorted=True
+        dense = (
+            jnp.zeros(total, kind)
+            .at[np.asarray(places, np.int32)]
+            .set(stacked, mode="promise_in_bounds", unique_indices=True, indices_are_sorted=True)
         )
         return lax.reshape(dense, shape)
     pieces, end = [], 0
@@ -114,13 +116,11 @@ def _pack(
         end = place + 1
     if end < total:
         pieces.append(jnp.zeros(total - end, kind))
-    flat = lax.concatenate(pieces, 0) if len(pieces) > 1 else pieces[0]
-    return lax.reshape(flat, shape)
+    packed = lax.concatenate(pieces, 0) if len(pieces) > 1 else pieces[0]
+    return lax.reshape(packed, shape)
 
 
-def _place(
-    term: Term, operands: Sequence[Array], shape: tuple[int, ...], dtype: np.dtype
-) -> Array:
+def _place(term: Term, operands: Sequence[Array], shape: tuple[int, ...], dtype: np.dtype) -> Array:
     """One term as a dense array."""
     values, names = term_values(term, operands, dtype)
     maps = (*term.out, *term.into)
@@ -239,9 +239,7 @@ def _condition(
     return condition
 
 
-def _scatter(
-    term: Term, values: Array, names: tuple[int, ...], shape: tuple[int, ...]
-) -> Array:
+def _scatter(term: Term, values: Array, names: tuple[int, ...], shape: tuple[int, ...]) -> Array:
     """Place entries by static index arrays."""
     sizes = dict(enumerate(term.sizes))
     labels = tuple(sorted(term.position_labels))

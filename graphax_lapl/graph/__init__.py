@@ -1,0 +1,1 @@
+"""Tracing, inlining and the computational graph."""

@@ -168,17 +168,17 @@ class ComputationalGraph:
             outgoing.setdefault(u, []).append(str(v))
             incoming.setdefault(v, []).append(str(u))
         rows = [("vertex", "primitive", "dtype[shape]", "from", "to", "source")]
-        for v in self.vertices:
-            rows.append(
-                (
-                    str(v.name),
-                    v.primitive or v.kind,
-                    f"{v.dtype}[{','.join(map(str, v.shape))}]",
-                    " ".join(incoming.get(v.name, [])),
-                    " ".join(outgoing.get(v.name, [])),
-                    v.source,
-                )
+        rows += [
+            (
+                str(vertex.name),
+                vertex.primitive or vertex.kind,
+                f"{vertex.dtype}[{','.join(map(str, vertex.shape))}]",
+                " ".join(incoming.get(vertex.name, [])),
+                " ".join(outgoing.get(vertex.name, [])),
+                vertex.source,
             )
+            for vertex in self.vertices
+        ]
         widths = [max(len(row[k]) for row in rows) for k in range(6)]
         head = (
             f"{self.function}: {len(self.vertices)} vertices ({len(self.eliminable)} to eliminate),"
@@ -195,7 +195,7 @@ class ComputationalGraph:
 
 
 def edge_kind(structure: Structure) -> str:
-    """ "unit" (known, magnitude one), "constant" (known) or "variable"."""
+    """The kind of an edge: "unit" (known, magnitude one), "constant" (known) or "variable"."""
     if structure.is_unit:
         return "unit"
     return "constant" if structure.is_constant else "variable"

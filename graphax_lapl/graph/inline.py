@@ -70,11 +70,9 @@ class _Inliner:
         self, jaxpr: Any, inputs: Sequence[_Reference], stack: tuple[str, ...] = ()
     ) -> list[_Reference]:
         """Inline an open jaxpr whose constants and arguments are `inputs`."""
-        scope: dict[Any, _Reference] = {}
-        for variable, reference in zip(
-            (*jaxpr.constvars, *jaxpr.invars), inputs, strict=True
-        ):
-            scope[variable] = reference
+        scope: dict[Any, _Reference] = dict(
+            zip((*jaxpr.constvars, *jaxpr.invars), inputs, strict=True)
+        )
 
         def read(atom: Any) -> _Reference:
             if hasattr(atom, "val"):
@@ -83,8 +81,7 @@ class _Inliner:
 
         for equation in jaxpr.eqns:
             results = self.equation(equation, [read(a) for a in equation.invars], stack)
-            for variable, result in zip(equation.outvars, results, strict=True):
-                scope[variable] = result
+            scope.update(zip(equation.outvars, results, strict=True))
         return [read(a) for a in jaxpr.outvars]
 
     def nested(
@@ -151,9 +148,7 @@ class _Inliner:
             references.append(_Reference(variable, carries))
         return references
 
-    def evaluate_known(
-        self, equation: Any, inputs: list[_Reference]
-    ) -> list[_Reference] | None:
+    def evaluate_known(self, equation: Any, inputs: list[_Reference]) -> list[_Reference] | None:
         """Evaluate an equation on known values, where its results may matter for structure."""
         if equation.effects or not equation.outvars or any(r.active for r in inputs):
             return None

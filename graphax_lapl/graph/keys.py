@@ -12,7 +12,7 @@ from .listing import Constant, Listing
 __all__ = ["Unstable", "listing_key"]
 
 
-class Unstable(Exception):  # noqa: N818 - a signal to the caller, never seen by a user
+class Unstable(Exception):
     """The trace holds Python functions whose behaviour cannot be compared."""
 
 

@@ -82,7 +82,7 @@ def normalized_argnums(
             raise InvalidTypeError(
                 f"argnums must be an integer or a tuple of integers, got {argnums!r}."
             )
-        index = int(number.__index__())  # type: ignore[union-attr]
+        index = int(number.__index__())
         if not -count <= index < count:
             raise InvalidArgumentError(
                 f"argnums={argnums!r} is out of range: {name} was called with {count} positional "
@@ -262,7 +262,11 @@ def _parameter_name(fun: Callable[..., Any], position: int) -> str:
         names = list(inspect.signature(fun).parameters)
     except (TypeError, ValueError):
         return f"argument {position}"
-    return f"argument {position} ({names[position]!r})" if position < len(names) else f"argument {position}"
+    return (
+        f"argument {position} ({names[position]!r})"
+        if position < len(names)
+        else f"argument {position}"
+    )
 
 
 def _check_inputs(arg: Any, position: int, fun: Callable[..., Any], name: str) -> None:
@@ -291,4 +295,3 @@ def _check_output(leaf: Any, path: Any, name: str) -> None:
         f"Output{tree_util.keystr(path)} of {name} must be an array or a number, got "
         f"{type(leaf).__name__}. Return only arrays, or return the rest through has_aux=True."
     )
-

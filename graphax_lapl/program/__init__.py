@@ -1,0 +1,1 @@
+"""Programs: explicit instructions, their builder and their cost."""

@@ -114,9 +114,7 @@ class _Builder:
                 type_ = self.listing.variables[variable]
                 self.primal[variable] = self.slot(type_.shape, type_.dtype)
                 outputs.append(self.primal[variable])
-            self.program.instructions.append(
-                PrimalInstruction(equation, inputs, tuple(outputs))
-            )
+            self.program.instructions.append(PrimalInstruction(equation, inputs, tuple(outputs)))
 
     def _wanted_values(self) -> set[int]:
         """Variables whose value a local partial or an output needs."""

@@ -110,7 +110,9 @@ def _emitted(program: Program) -> tuple[int, int]:
 def _equation_counts(instruction: PrimalInstruction, program: Program) -> tuple[int, int]:
     shapes = [program.slots[s].shape for s in instruction.inputs]
     outputs = [program.slots[s].shape for s in instruction.outputs]
-    return _primitive_counts(instruction.equation.name, instruction.equation.params, shapes, outputs)
+    return _primitive_counts(
+        instruction.equation.name, instruction.equation.params, shapes, outputs
+    )
 
 
 def _primitive_counts(

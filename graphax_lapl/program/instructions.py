@@ -132,11 +132,7 @@ class EdgeInstruction:
 
 
 Instruction = (
-    ConstantInstruction
-    | PrimalInstruction
-    | LocalInstruction
-    | OpaqueInstruction
-    | EdgeInstruction
+    ConstantInstruction | PrimalInstruction | LocalInstruction | OpaqueInstruction | EdgeInstruction
 )
 
 
@@ -188,7 +184,9 @@ class Program:
             keep_values: how many of `values` count as results, from the end (auxiliary leaves);
                 None for all.
         """
-        values = self.values if keep_values is None else self.values[len(self.values) - keep_values :]
+        values = (
+            self.values if keep_values is None else self.values[len(self.values) - keep_values :]
+        )
         needed = {slot for row in self.blocks for block in row for slot in block.slots}
         needed.update(values)
         kept: list[Instruction] = []
@@ -239,7 +237,8 @@ class Program:
         lines = [f"program: {len(self.instructions)} instructions, inputs {self.inputs}"]
         for instruction in self.instructions:
             outputs = ", ".join(
-                f"%{s}:{self.slots[s].dtype}{list(self.slots[s].shape)}" for s in instruction.outputs
+                f"%{s}:{self.slots[s].dtype}{list(self.slots[s].shape)}"
+                for s in instruction.outputs
             )
             vertex = getattr(instruction, "vertex", None)
             note = f"    # eliminate {vertex}" if vertex is not None else ""

@@ -29,6 +29,6 @@ def _conj(site: Site, i: int, k: int) -> list[Piece]:
 
 @defrule("complex")
 def _complex(site: Site, i: int, k: int) -> list[Piece]:
-    """dx + i dy."""
+    """Dx + i dy."""
     del k
     return site.diagonal(i, None, 1 if i == 0 else 1j)

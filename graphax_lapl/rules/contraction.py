@@ -29,9 +29,7 @@ def _dot_general(site: Site, i: int, k: int) -> list[Piece]:
     summed_right = dict(zip(contracting[1], summed.values(), strict=True))
     free_left = {a: fresh(n) for a, n in enumerate(left) if a not in shared and a not in summed}
     free_right = {
-        a: fresh(n)
-        for a, n in enumerate(right)
-        if a not in shared_right and a not in summed_right
+        a: fresh(n) for a, n in enumerate(right) if a not in shared_right and a not in summed_right
     }
     names_left = {**shared, **summed, **free_left}
     names_right = {**shared_right, **summed_right, **free_right}

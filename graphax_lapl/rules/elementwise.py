@@ -26,9 +26,7 @@ _OPERANDS = ("x", "y", "z")
 
 def defelementwise(name: str, *partials: Partial) -> None:
     """Register an elementwise primitive by its partials."""
-    parameters = [
-        tuple(inspect.signature(p).parameters) if callable(p) else () for p in partials
-    ]
+    parameters = [tuple(inspect.signature(p).parameters) if callable(p) else () for p in partials]
 
     def rule(site: Site, i: int, k: int) -> list[Piece]:
         del k
@@ -134,7 +132,7 @@ defelementwise("rem", 1, lambda x, y: -(lax.sign(x / y) * lax.floor(lax.abs(x / 
 
 @defrule("div")
 def _div(site: Site, i: int, k: int) -> list[Piece]:
-    """x / y: 1 / y and -(x / y) / y."""
+    """X / y: 1 / y and -(x / y) / y."""
     del k
     if i == 0:
         number = site.uniform(1)
@@ -225,9 +223,11 @@ def _by_jvp(site: Site, i: int, k: int) -> list[Piece]:
             return equation.evaluate(*values[:i], x, *values[i + 1 :])[0]
 
         shape = np.broadcast_shapes(*(np.shape(value) for value in values))
-        values = (*values[:i], lax.broadcast_in_dim(
-            values[i], shape, range(len(shape) - values[i].ndim, len(shape))
-        ), *values[i + 1 :])
+        values = (
+            *values[:i],
+            lax.broadcast_in_dim(values[i], shape, range(len(shape) - values[i].ndim, len(shape))),
+            *values[i + 1 :],
+        )
         return jax.jvp(along, (values[i],), (lax.full_like(values[i], 1),))[1]
 
     arguments = [site.value(j) for j in range(len(site.inputs))]
@@ -269,8 +269,12 @@ def _select_n(site: Site, i: int, k: int) -> list[Piece]:
             return site.diagonal(i)
         axes = [from_values(0, place) for place in places] if count else []
         return site.piece([count], axes, axes) if count else []
-    which = Local("selected", _SELECTED.setdefault((i, site.outputs[0].dtype), _selected(i, site)),
-                  (site.value(0),), site.shape(0))
+    which = Local(
+        "selected",
+        _SELECTED.setdefault((i, site.outputs[0].dtype), _selected(i, site)),
+        (site.value(0),),
+        site.shape(0),
+    )
     return site.diagonal(i, which)
 
 

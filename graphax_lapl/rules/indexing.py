@@ -38,9 +38,7 @@ def _dynamic_slice(site: Site, i: int, k: int) -> list[Piece]:
     if any(start is None for start in starts):
         whole = [d for d in range(len(shape)) if shape[d] == window[d]]
         return site.opaque(i, k, whole, whole)
-    into = [
-        label(d, 1, _clamped(start, shape[d] - window[d])) for d, start in enumerate(starts)
-    ]
+    into = [label(d, 1, _clamped(start, shape[d] - window[d])) for d, start in enumerate(starts)]
     return site.piece(window, axes_of(len(window)), into)
 
 
@@ -146,9 +144,7 @@ def _gather_of_scatter(site: Site, operand: np.ndarray, indices: np.ndarray) -> 
             operand_batching_dims=tuple(numbers.operand_batching_dims),
             start_indices_batching_dims=tuple(numbers.scatter_indices_batching_dims),
         ),
-        slice_sizes=tuple(
-            1 if d in whole else next(windows) for d in range(len(site.shape(0)))
-        ),
+        slice_sizes=tuple(1 if d in whole else next(windows) for d in range(len(site.shape(0)))),
         mode=site.params["mode"],
         fill_value=-1,
     )
@@ -190,9 +186,7 @@ def _placed(
     joint: set[int] = set()
     for coordinate, maps in zip(coordinates, separable, strict=True):
         if maps is None:
-            joint |= {
-                d for d in range(rank) if (coordinate != coordinate.take([0], axis=d)).any()
-            }
+            joint |= {d for d in range(rank) if (coordinate != coordinate.take([0], axis=d)).any()}
     if not joint:
         return piece(list(shape), axes_of(rank), [m for m in separable if m is not None])
     together = sorted(joint)

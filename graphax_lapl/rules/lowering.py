@@ -107,9 +107,7 @@ def _local_partials(
 
 def _structure(listing: Listing, u: int, v: int, terms: list[Term]) -> Structure:
     source, target = listing.variables[u], listing.variables[v]
-    return intern_structure(
-        target.shape, source.shape, terms, target.is_complex, source.is_complex
-    )
+    return intern_structure(target.shape, source.shape, terms, target.is_complex, source.is_complex)
 
 
 def _identity(listing: Listing, variable: int) -> Arrow:
@@ -132,16 +130,12 @@ def _closure(starts: Sequence[int], successors: dict[int, list[int]]) -> set[int
     return seen
 
 
-def _vertex(
-    listing: Listing, variable: int, name: VertexName, maker: Equation | None
-) -> Vertex:
+def _vertex(listing: Listing, variable: int, name: VertexName, maker: Equation | None) -> Vertex:
     kind = "intermediate"
     if isinstance(name, str):
         kind = "input" if name.startswith("x") else "output"
     type_ = listing.variables[variable]
-    return Vertex(
-        name, kind, type_.shape, type_.dtype, variable, maker
-    )
+    return Vertex(name, kind, type_.shape, type_.dtype, variable, maker)
 
 
 def check_holomorphic(structure: Structure, function: str) -> None:

@@ -31,7 +31,9 @@ def _reduce_extremum(site: Site, i: int, k: int) -> list[Piece]:
         count = lax.reduce_sum(chosen, reduced)
         return chosen / lax.broadcast_in_dim(count, x.shape, kept)
 
-    return _weighted(site, Local(f"d{site.name}", share, (site.value(0), site.out()), site.shape(0)))
+    return _weighted(
+        site, Local(f"d{site.name}", share, (site.value(0), site.out()), site.shape(0))
+    )
 
 
 @defrule("reduce_prod")

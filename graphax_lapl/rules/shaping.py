@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -70,11 +71,14 @@ def _segment(
     total = math.prod(size_out)
     strides_out, strides_in = _strides(size_out), _strides(size_in)
     breaks = sorted({total, *strides_out, *strides_in}, reverse=True)
-    if all(a % b == 0 for a, b in zip(breaks, breaks[1:], strict=False)):
-        sizes = [a // b for a, b in zip(breaks, breaks[1:], strict=False)]
+    if all(a % b == 0 for a, b in itertools.pairwise(breaks)):
+        sizes = [a // b for a, b in itertools.pairwise(breaks)]
         units = breaks[1:]
         return (
-            [_digits(n, s, units, sizes, first) for n, s in zip(size_out, strides_out, strict=True)],
+            [
+                _digits(n, s, units, sizes, first)
+                for n, s in zip(size_out, strides_out, strict=True)
+            ],
             [_digits(n, s, units, sizes, first) for n, s in zip(size_in, strides_in, strict=True)],
             sizes,
         )
@@ -90,9 +94,7 @@ def _strides(sizes: list[int]) -> list[int]:
     return [math.prod(sizes[k + 1 :]) for k in range(len(sizes))]
 
 
-def _digits(
-    size: int, stride: int, units: list[int], sizes: list[int], first: int
-) -> IndexMap:
+def _digits(size: int, stride: int, units: list[int], sizes: list[int], first: int) -> IndexMap:
     """The position along a dimension of `size` and flat `stride`, in mixed-radix digits."""
     parts = [
         (first + k, unit // stride)
@@ -155,9 +157,7 @@ def _slice(site: Site, i: int, k: int) -> list[Piece]:
     strides = site.params["strides"] or (1,) * len(shape)
     into = [
         label(d, stride, start)
-        for d, (start, stride) in enumerate(
-            zip(site.params["start_indices"], strides, strict=True)
-        )
+        for d, (start, stride) in enumerate(zip(site.params["start_indices"], strides, strict=True))
     ]
     return site.piece(shape, axes_of(len(shape)), into)
 
@@ -220,7 +220,19 @@ def _tile(site: Site, i: int, k: int) -> list[Piece]:
     return site.piece((*source, *repeats), out, axes_of(rank))
 
 
-@defrule("copy", "reduce_precision", "name", "device_put", "optimization_barrier", "sharding_constraint", "layout_constraint", "mesh_cast", "reshard", "pvary", "pcast")
+@defrule(
+    "copy",
+    "reduce_precision",
+    "name",
+    "device_put",
+    "optimization_barrier",
+    "sharding_constraint",
+    "layout_constraint",
+    "mesh_cast",
+    "reshard",
+    "pvary",
+    "pcast",
+)
 def _identity(site: Site, i: int, k: int) -> list[Piece]:
     """Output i is input i."""
     return _same(site, i) if i == k else []

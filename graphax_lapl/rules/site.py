@@ -164,9 +164,9 @@ class Site:
             return _number(atom.value)
         return None
 
-    def factor(self, reference: Reference, axes: Sequence[IndexMap], shape: Sequence[int]) -> tuple[
-        Reference, Factor
-    ]:
+    def factor(
+        self, reference: Reference, axes: Sequence[IndexMap], shape: Sequence[int]
+    ) -> tuple[Reference, Factor]:
         """A factor; one that repeats a smaller array reads that array instead."""
         axes, shape = list(axes), tuple(shape)
         while isinstance(reference, Primal) and reference.variable in self.listing.broadcasts:
@@ -242,9 +242,7 @@ class Site:
         out = self.out_shape
         if len(shape) not in (0, len(out)):
             raise InternalError(f"'{self.name}' joins shapes {shape} and {out}.")
-        return [
-            constant(0) if size == 1 else label(d) for d, size in enumerate(shape)
-        ]
+        return [constant(0) if size == 1 else label(d) for d, size in enumerate(shape)]
 
     def opaque(
         self,
