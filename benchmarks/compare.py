@@ -1,6 +1,6 @@
 """Compares elimination orders with `jax.jacfwd` and `jax.jacrev` on one problem.
 
-For every order: what it costs on paper (`count_ops`), what it costs in time, interleaved with
+For every order: what it costs on paper (`compare_orders`), what it costs in time, interleaved with
 JAX's own derivatives in one process, and how far its numbers are from theirs in float64.
 """
 
@@ -16,7 +16,7 @@ import numpy as np
 from benchmarks.problems import Problem
 from benchmarks.problems.problem import Sampler
 from benchmarks.timing import Ratio, measure
-from graphax_lapl import count_ops, jacve
+from graphax_lapl import compare_orders, jacve
 
 ORDERS = ("forward", "reverse", "markowitz", "auto")
 REFERENCES: dict[str, Callable[..., Any]] = {"jax.jacfwd": jax.jacfwd, "jax.jacrev": jax.jacrev}
@@ -141,10 +141,16 @@ def compare(
     with jax.enable_x64(False):
         inputs = case.inputs(jnp.float32)
     single = inputs if case.batch is None else tuple(argument[0] for argument in inputs)
-    counts = {}
-    for name, order in named.items():
-        step(f"counting {name}")
-        counts[name] = count_ops(case.fun, *single, order=order, argnums=case.argnums)
+    step("counting", by=len(named))
+    counts = dict(
+        zip(
+            named,
+            compare_orders(
+                case.fun, *single, orders=tuple(named.values()), argnums=case.argnums
+            ).rows,
+            strict=True,
+        )
+    )
 
     # First calls, in float32 as users have it.
     calls = {name: case.compiled(jacobian) for name, jacobian in REFERENCES.items()}

@@ -18,14 +18,14 @@ ROOT = Path(__file__).resolve().parent.parent
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
     "edges": {"errors"},
-    "graph": {"errors"},
+    "graph": {"errors", "edges"},
     "rules": {"errors", "edges", "graph"},
     "program": {"errors", "edges", "rules", "graph"},
-    "emit": {"errors", "edges", "program"},
+    "emit": {"errors", "edges", "rules", "program"},
     "api": {"errors", "edges", "rules", "graph", "program", "emit"},
     "__init__": {"errors", "edges", "rules", "graph", "program", "emit", "api"},
 }
-NO_PLANNER = {"errors", "edges", "rules", "graph", "emit"}
+NO_PLANNER = {"errors", "edges", "rules", "graph", "program", "emit"}
 
 # Private JAX, by prefix. `jax.extend.core` is the public door to the same things.
 PRIVATE_JAX = ("jax._src", "jax.core", "jax.interpreters")
