@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -13,6 +13,7 @@ import numpy as np
 from ..errors import InvalidArgumentError
 from ..graph.computational_graph import ComputationalGraph
 from ..program.counts import OpCounts
+from .jacobian import jacve
 from .plan import Plan
 from .planning import plan_for, prepare
 
@@ -71,7 +72,8 @@ def make_plan(
         raise InvalidArgumentError(
             f"kind must be one of {', '.join(map(repr, KINDS))}, got {kind!r}."
         )
-    return plan_for(prepare(fun, args, kwargs, argnums), order)
+    plan = plan_for(prepare(fun, args, kwargs, argnums), order)
+    return replace(plan, follow=lambda found: jacve(fun, order=found, argnums=argnums))
 
 
 def count_ops(
@@ -135,15 +137,22 @@ class Comparison:
         vertices: number of eliminable vertices.
         rows: one per order, as they were asked for.
         plans: the plan of each row.
+        orders: the orders as they were asked for.
     """
 
     function: str
     vertices: int
     rows: tuple[ComparisonRow, ...]
     plans: tuple[Plan, ...] = field(repr=False)
+    orders: tuple[Any, ...] = field(repr=False)
 
     @property
-    def best(self) -> ComparisonRow:
+    def best(self) -> Any:
+        """The best order, as it was asked for: pass it on as `order=`."""
+        return self.orders[self.rows.index(self.best_row)]
+
+    @property
+    def best_row(self) -> ComparisonRow:
         """The fastest row where times were measured, else that with the fewest multiplications."""
         if all(row.seconds is not None for row in self.rows):
             return min(self.rows, key=lambda row: row.seconds)  # type: ignore[arg-type,return-value]
@@ -154,7 +163,7 @@ class Comparison:
         return {
             "function": self.function,
             "vertices": self.vertices,
-            "best": self.best.order,
+            "best": self.best_row.order,
             "rows": [asdict(row) for row in self.rows],
         }
 
@@ -198,7 +207,7 @@ class Comparison:
         columns = 8 if any(row.seconds is not None for row in self.rows) else 7
         widths = [max(len(line[k]) for line in table) for k in range(columns)]
         lines = []
-        best = 1 + self.rows.index(self.best)
+        best = 1 + self.rows.index(self.best_row)
         for number, line in enumerate(table):
             cells = [line[0].ljust(widths[0])]
             cells += [line[k].rjust(widths[k]) for k in range(1, columns)]
@@ -249,7 +258,11 @@ def compare_orders(
             )
         )
     return Comparison(
-        prepared.traced.name, len(prepared.graph.eliminable), tuple(rows), tuple(plans)
+        prepared.traced.name,
+        len(prepared.graph.eliminable),
+        tuple(rows),
+        tuple(plans),
+        tuple(orders),
     )
 
 

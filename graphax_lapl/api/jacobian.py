@@ -10,6 +10,7 @@ import jax
 from jax import tree_util
 
 from ..edges.terms import intern_structure
+from ..graph.tracing import check_callable
 from ..program.instructions import Block
 from .orders import EliminationOrder
 from .plan import Plan
@@ -58,6 +59,7 @@ def jacve(
         >>> jacve(lambda x: jnp.sin(x) * x, order="reverse")(jnp.array([0.0, 1.0])).shape
         (2, 2)
     """
+    check_callable(fun)
 
     @functools.wraps(fun, updated=())
     def jacobian(*args: Any, **kwargs: Any) -> Any:
@@ -90,6 +92,7 @@ def value_and_jacve(
         A function that returns `(value, jacobian)`, or with has_aux `((value, aux), jacobian)`;
         with count_ops the `OpCounts` follow.
     """
+    check_callable(fun)
 
     @functools.wraps(fun, updated=())
     def value_and_jacobian(*args: Any, **kwargs: Any) -> Any:

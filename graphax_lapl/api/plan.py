@@ -33,11 +33,13 @@ class Plan:
         graph: the computational graph.
         order: the elimination order, with the graph's fingerprint.
         whole: the program that yields values and Jacobian.
+        follow: makes the Jacobian function that follows an order (set by `make_plan`).
     """
 
     graph: ComputationalGraph
     order: EliminationOrder
     whole: Program = field(repr=False)
+    follow: Callable[[Any], Callable[..., Any]] | None = field(default=None, repr=False)
 
     @classmethod
     def build(cls, graph: ComputationalGraph, order: EliminationOrder) -> Plan:
@@ -112,14 +114,18 @@ class Plan:
             self._compiled[key] = jax.jit(self.emit(values, sparse), inline=True)
         return self._compiled[key]
 
-    def compile(self) -> Callable[..., list[list[Any]]]:
-        """A jitted function of the differentiated and other array leaves (and trace constants).
+    def compile(self) -> Callable[..., Any]:
+        """The jitted Jacobian: takes the function's arguments, returns what `jacve` returns.
 
-        It takes the program's inputs in order and returns the dense blocks,
-        `blocks[output leaf][input leaf]`, each of shape `(*output.shape, *input.shape)`.
+        Raises:
+            InvalidArgumentError: for a plan that was not made by `make_plan`.
         """
-        run = self.emitted(values=False, sparse=False)
-        return lambda *inputs: run(list(inputs))[1]
+        if self.follow is None:
+            raise InvalidArgumentError(
+                "This plan does not know its function; make it with graphax_lapl.make_plan, or "
+                "pass it as jacve(fun, order=plan)."
+            )
+        return jax.jit(self.follow(self.order))
 
     def structure(self, output: int = 0, leaf: int = 0) -> Structure | None:
         """Structure of one block; None where it is zero."""

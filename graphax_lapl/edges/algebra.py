@@ -21,7 +21,16 @@ from .operations import Assemble, Combine, Einsum, Read, Recipe, RecipeWriter
 from .terms import Factor, Number, Structure, Term, intern_structure
 from .unify import Unsolvable, solve
 
-__all__ = ["accumulate", "add", "compose", "dense_structure", "densify", "trace", "transpose"]
+__all__ = [
+    "accumulate",
+    "add",
+    "compose",
+    "dense_structure",
+    "densify",
+    "trace",
+    "transpose",
+    "without_opaque",
+]
 
 #: Sums of more terms than this become dense where that is not much larger.
 MAX_TERMS = 24
@@ -134,6 +143,27 @@ def densify(structure: Structure) -> Recipe:
     writer = RecipeWriter(len(structure.factors))
     dense, operands = _densified(structure, list(range(writer.inputs)), writer)
     return writer.finish(dense, operands)
+
+
+@lru_cache(maxsize=1 << 12)
+def without_opaque(structure: Structure) -> Recipe:
+    """The same map with the arrays of its opaque factors written out, positions as they are."""
+    writer = RecipeWriter(len(structure.factors))
+    items: list[Item] = []
+    for term, operands in _items(structure, list(range(writer.inputs))):
+        draft = Draft.of(term, operands)
+        for item in draft.factors:
+            if item.factor.opaque is not None:
+                materialize(draft, item, writer)
+        items += _finished(draft)
+    return _sum(
+        items,
+        structure.out_shape,
+        structure.in_shape,
+        structure.complex_out,
+        structure.complex_in,
+        writer,
+    )
 
 
 def dense_structure(

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
@@ -16,7 +18,7 @@ from ..edges.maps import IndexMap
 from ..edges.operations import Combine, Einsum, Read
 from ..edges.terms import Number
 
-__all__ = ["broadcast_labels", "combine", "einsum", "promoted", "read", "scaled"]
+__all__ = ["broadcast_labels", "combine", "einsum", "promoted", "promoted_dtype", "read", "scaled"]
 
 
 def promoted(values: Sequence[Array]) -> list[Array]:
@@ -24,15 +26,17 @@ def promoted(values: Sequence[Array]) -> list[Array]:
     dtypes = {value.dtype for value in values}
     if len(dtypes) == 1:
         return list(values)
-    common = np.dtype(jnp.promote_types(*dtypes)) if len(dtypes) == 2 else _common(dtypes)
+    common = promoted_dtype(*dtypes)
     return [lax.convert_element_type(value, common) for value in values]
 
 
-def _common(dtypes: set[np.dtype]) -> np.dtype:
+def promoted_dtype(*dtypes: Any) -> np.dtype:
+    """The smallest dtype that holds all of them, whatever promotion the user has configured."""
     common, *rest = sorted(dtypes, key=str)
-    for dtype in rest:
-        common = np.dtype(jnp.promote_types(common, dtype))
-    return common
+    with jax.numpy_dtype_promotion("standard"):
+        for dtype in rest:
+            common = jnp.promote_types(common, dtype)
+    return np.dtype(common)
 
 
 def scaled(value: Array, coefficient: Number) -> Array:
@@ -45,7 +49,9 @@ def scaled(value: Array, coefficient: Number) -> Array:
         if coefficient.imag == 0:
             coefficient = coefficient.real
         else:
-            value = lax.convert_element_type(value, jnp.promote_types(value.dtype, jnp.complex64))
+            value = lax.convert_element_type(
+                value, promoted_dtype(value.dtype, np.dtype(np.complex64))
+            )
     factor = np.asarray(coefficient).astype(value.dtype)
     return lax.mul(value, lax.full_like(value, factor))
 
@@ -215,6 +221,8 @@ def combine(operation: Combine, operands: Sequence[Array]) -> Array:
     if operation.constant:
         constant = operation.constant
         if isinstance(constant, complex) and not jnp.issubdtype(total.dtype, jnp.complexfloating):
-            total = lax.convert_element_type(total, jnp.promote_types(total.dtype, jnp.complex64))
+            total = lax.convert_element_type(
+                total, promoted_dtype(total.dtype, np.dtype(np.complex64))
+            )
         total = lax.add(total, lax.full_like(total, np.asarray(constant).astype(total.dtype)))
     return total

@@ -18,7 +18,7 @@ from jax import Array, lax
 from ..edges.maps import IndexMap
 from ..edges.operations import Read
 from ..edges.terms import Structure, Term
-from .arrays import broadcast_labels, promoted, read, scaled
+from .arrays import broadcast_labels, promoted, promoted_dtype, read, scaled
 
 __all__ = ["assemble", "term_values"]
 
@@ -80,7 +80,7 @@ def term_values(
 
 def _at_least(dtype: np.dtype, number: np.ndarray) -> np.dtype:
     if np.iscomplexobj(number) and not jnp.issubdtype(dtype, jnp.complexfloating):
-        return np.dtype(jnp.promote_types(dtype, jnp.complex64))
+        return promoted_dtype(dtype, np.dtype(np.complex64))
     return dtype
 
 

@@ -104,6 +104,12 @@ class _Inliner:
             return self.nested(params[INLINED_CALLS[name]], inputs, stack)
         if name in CUSTOM_CALLS and not active:
             return self.nested(params[CUSTOM_CALLS[name]], inputs, stack)
+        if name == "cond":
+            index = self.listing.known_value(inputs[0].atom)
+            if index is not None:
+                branches = params["branches"]
+                chosen = branches[int(np.clip(int(index), 0, len(branches) - 1))]
+                return self.nested(chosen, inputs[1:], stack)
         if name in COPIES or _is_idle_conversion(equation):
             return inputs[:1]
         known = self.evaluate_known(equation, inputs)

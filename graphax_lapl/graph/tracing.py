@@ -65,6 +65,15 @@ class Traced:
         return [variable.aval for variable, moves in pairs if moves]
 
 
+def check_callable(fun: Any) -> None:
+    """Raise `InvalidTypeError` unless `fun` can be called."""
+    if not callable(fun):
+        raise InvalidTypeError(
+            f"fun must be a function of arrays, got {type(fun).__name__}. Pass the function "
+            "itself, not its result."
+        )
+
+
 def normalized_argnums(
     argnums: int | Sequence[int], count: int, name: str
 ) -> tuple[tuple[int, ...], bool]:
@@ -109,8 +118,7 @@ def trace(
         InvalidTypeError: for inputs or outputs that cannot be differentiated.
     """
     name = getattr(fun, "__name__", type(fun).__name__)
-    if not callable(fun):
-        raise InvalidTypeError(f"fun must be callable, got {type(fun).__name__}.")
+    check_callable(fun)
     positions, single = normalized_argnums(argnums, len(args), name)
     if not tree_util.tree_leaves([args[position] for position in positions]):
         where = " and ".join(_parameter_name(fun, position) for position in positions)

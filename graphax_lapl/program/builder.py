@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..edges.algebra import add, compose, densify
+from ..edges.algebra import add, compose, without_opaque
 from ..edges.operations import Cost, Operation, Recipe
 from ..edges.terms import Structure
 from ..errors import InternalError
@@ -259,7 +259,7 @@ class _Builder:
         structure, slots = edge
         if not any(factor.opaque for factor in structure.factors):
             return edge
-        recipe = densify(structure)
+        recipe = without_opaque(structure)
         assert recipe.result is not None
         return recipe.result, self.replay(recipe, slots, dtype, None)
 

@@ -69,7 +69,9 @@ def lower(
     for variable in own:
         kind = _vertex(listing, variable, outputs[variable], makers.get(variable))
         graph.vertices.append(kind)
-        graph.arrows[names[variable], outputs[variable]] = _identity(listing, variable)
+        identity = _identity(listing, variable)
+        if identity.recipe.result is not None:  # None for an array of size zero
+            graph.arrows[names[variable], outputs[variable]] = identity
     graph.inputs = [names[variable] for variable in moving]
     graph.outputs = [outputs.get(end) if end is not None else None for end in ends]
     return graph

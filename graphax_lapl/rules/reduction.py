@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 from jax import Array, lax
 
+from ..edges.maps import from_values
 from .registry import defrule
 from .site import Local, Piece, Site, axes_of
 
@@ -68,7 +70,27 @@ def _weighted(site: Site, reference: Local) -> list[Piece]:
     return site.piece(shape, out, axes, [site.factor(reference, axes, shape)])
 
 
-@defrule("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
+#: Cumulative sums up to this length keep their triangle; longer ones their linear-time form.
+MAX_TRIANGLE = 16
+
+
+@defrule("cumsum")
+def _cumsum(site: Site, i: int, k: int) -> list[Piece]:
+    """Every input counts once in all outputs that follow it."""
+    axis, shape = site.params["axis"], site.out_shape
+    length = shape[axis]
+    if length > MAX_TRIANGLE:
+        return _cumulative(site, i, k)
+    later, earlier = np.tril_indices(length)
+    if site.params["reverse"]:
+        later, earlier = earlier, later
+    sizes = [len(later) if d == axis else size for d, size in enumerate(shape)]
+    out, into = axes_of(len(shape)), axes_of(len(shape))
+    out[axis], into[axis] = from_values(axis, later), from_values(axis, earlier)
+    return site.piece(sizes, out, into)
+
+
+@defrule("cumprod", "cummax", "cummin", "cumlogsumexp")
 def _cumulative(site: Site, i: int, k: int) -> list[Piece]:
     """Along one axis, by JAX's own linear-time derivative; diagonal along all others."""
     axis = site.params["axis"]

@@ -34,27 +34,30 @@ def _reshape(site: Site, i: int, k: int) -> list[Piece]:
         source = tuple(source[d] for d in site.params["dimensions"])
     if math.prod(source) == 0:
         return []
-    # Split both shapes at common cumulative products; inside a segment where neither divides
-    # the other, one flat label reads its digits from tables by way of enumeration.
-    out: list[IndexMap] = []
-    into: list[IndexMap] = []
+    # Dimensions of size one stay at position zero; the others are cut into blocks that hold the
+    # same number of elements on both sides.
+    out, into = [constant(0)] * len(target), [constant(0)] * len(source)
     sizes: list[int] = []
-    first, second = list(target), list(source)
-    while first or second:
-        size_out = [first.pop(0)] if first else [1]
-        size_in = [second.pop(0)] if second else [1]
-        while math.prod(size_out) != math.prod(size_in):
-            if math.prod(size_out) < math.prod(size_in):
-                size_out.append(first.pop(0))
+    first = [d for d, size in enumerate(target) if size != 1]
+    second = [d for d, size in enumerate(source) if size != 1]
+    while first:
+        block_out, block_in = [first.pop(0)], [second.pop(0)]
+        while True:
+            count_out = math.prod(target[d] for d in block_out)
+            count_in = math.prod(source[d] for d in block_in)
+            if count_out == count_in:
+                break
+            if count_out < count_in:
+                block_out.append(first.pop(0))
             else:
-                size_in.append(second.pop(0))
-        while first and first[0] == 1:
-            size_out.append(first.pop(0))
-        while second and second[0] == 1:
-            size_in.append(second.pop(0))
-        segment_out, segment_in, digits = _segment(size_out, size_in, len(sizes))
-        out += segment_out
-        into += segment_in
+                block_in.append(second.pop(0))
+        maps_out, maps_in, digits = _segment(
+            [target[d] for d in block_out], [source[d] for d in block_in], len(sizes)
+        )
+        for d, axis in zip(block_out, maps_out, strict=True):
+            out[d] = axis
+        for d, axis in zip(block_in, maps_in, strict=True):
+            into[d] = axis
         sizes += digits
     if site.params.get("dimensions") is not None:
         unpermuted = list(into)
