@@ -37,6 +37,9 @@ def take_real(draft: Draft, writer: RecipeWriter) -> None:
     if not draft.factors:
         draft.coefficient = complex(draft.coefficient).real
         return
+    for item in draft.factors:
+        if item.factor.opaque is not None:
+            materialize(draft, item, writer)
     multiply_out(draft, writer)
     coefficient, draft.coefficient = draft.coefficient, 1
     if coefficient == complex(coefficient).real:
@@ -131,7 +134,8 @@ def _stands_alone(draft: Draft, factor: Factor) -> bool:
     """Whether an opaque factor is simply a block of the matrix, so that it can stay lazy."""
     names = [axis.labels[0] for axis in factor.axes if axis.labels]
     return (
-        len(set(names)) == len(names)
+        not factor.conj
+        and len(set(names)) == len(names)
         and all(
             axis.is_plain(size, draft.sizes) or (size == 1 and not axis.parts and not axis.offset)
             for axis, size in zip(factor.axes, factor.shape, strict=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
@@ -35,10 +36,13 @@ def run_program(program: Program, inputs: Sequence[Any]) -> list[Any]:
     slots: list[Any] = [None] * len(program.slots)
     for slot, value in zip(program.inputs, inputs, strict=True):
         slots[slot] = value
-    for instruction in program.instructions:
-        values = [slots[slot] for slot in instruction.inputs]
-        for slot, result in zip(instruction.outputs, _execute(instruction, values), strict=True):
-            slots[slot] = result
+    # Derivative rules of JAX mix dtypes in places; the user's strictness is about the user's code.
+    with jax.numpy_dtype_promotion("standard"):
+        for instruction in program.instructions:
+            values = [slots[slot] for slot in instruction.inputs]
+            results = _execute(instruction, values)
+            for slot, result in zip(instruction.outputs, results, strict=True):
+                slots[slot] = result
     return slots
 
 

@@ -262,6 +262,8 @@ def _select_n(site: Site, i: int, k: int) -> list[Piece]:
     del k
     mask = site.known(0)
     shape = site.out_shape
+    if mask is not None and mask.ndim == 0:
+        return site.diagonal(i) if int(mask) == i - 1 else []
     if mask is not None and mask.shape == shape and mask.size:
         places = np.nonzero(mask.astype(np.int64) == i - 1)
         count = len(places[0])

@@ -254,11 +254,13 @@ class Site:
         reverse: bool = True,
     ) -> list[Piece]:
         """The partial as an opaque linear map, diagonal along the given pairs of dimensions."""
-        if self.inputs[i].is_complex or self.outputs[k].is_complex:
-            if not (self.inputs[i].is_complex and self.outputs[k].is_complex):
-                raise self._complex_error()
-            if self.name not in HOLOMORPHIC:
-                raise self._complex_error()
+        complex_in, complex_out = self.inputs[i].is_complex, self.outputs[k].is_complex
+        if complex_in and complex_out and self.name not in HOLOMORPHIC:
+            raise self._complex_error()
+        # JAX pushes real tangents into a complex output, and pulls real cotangents back to a
+        # complex input, with the meaning that terms have; not the other way round.
+        forward = forward and (complex_out or not complex_in)
+        reverse = reverse and (complex_in or not complex_out)
         shape_in, shape_out = self.shape(i), self.outputs[k].shape
         shared = {d: n for n, d in enumerate(batch_in)}
         shared_out = {d: n for n, d in enumerate(batch_out)}
