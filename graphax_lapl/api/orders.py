@@ -153,7 +153,7 @@ def _named(order: str, graph: ComputationalGraph) -> EliminationOrder:
     if name == "reverse":
         return EliminationOrder(eliminable[::-1], graph.fingerprint, name)
     try:
-        found = find_order(elimination_graph(graph), name)
+        found = find_order(elimination_graph(graph, "ad"), name)
     except PlannerOrderError as error:
         raise InvalidOrderError(str(error)) from error
     return EliminationOrder(tuple(found.order), graph.fingerprint, name)  # type: ignore[arg-type]

@@ -115,7 +115,7 @@ class _Inliner:
         known = self.evaluate_known(equation, inputs)
         if known is not None:
             return known
-        if active and name not in BARRIERS:
+        if active and equation.outvars and name not in BARRIERS:
             how = self.treatment(equation.primitive, params, stack)
             if how == "linearize":
                 return self.linearize(equation, inputs, stack)
@@ -139,6 +139,7 @@ class _Inliner:
                     found,
                     tuple(reference.active and flows for reference in inputs),
                     self.origin or equation.source_info,
+                    bool(equation.effects),
                 )
             )
             if key is not None:

@@ -75,6 +75,7 @@ class Equation:
         outputs: variables.
         active: for each input, whether the derivative with respect to it is asked for.
         source_info: where in the user's code it stands.
+        effects: whether it does more than compute its outputs (prints, callbacks).
     """
 
     primitive: Any
@@ -84,6 +85,7 @@ class Equation:
     outputs: tuple[int, ...]
     active: tuple[bool, ...]
     source_info: Any = None
+    effects: bool = False
 
     @property
     def name(self) -> str:

@@ -106,7 +106,7 @@ class _Builder:
         ]
         wanted = self._wanted_values()
         for equation in self.listing.equations:
-            if not any(output in wanted for output in equation.outputs):
+            if not (equation.effects or any(output in wanted for output in equation.outputs)):
                 continue
             inputs = tuple(self.value(atom) for atom in equation.inputs)
             outputs = []
@@ -138,7 +138,7 @@ class _Builder:
         for atom in self.listing.outputs:
             want(atom)
         for equation in reversed(self.listing.equations):
-            if any(output in wanted for output in equation.outputs):
+            if equation.effects or any(output in wanted for output in equation.outputs):
                 for atom in equation.inputs:
                     want(atom)
         return wanted

@@ -191,9 +191,7 @@ class Program:
         needed.update(values)
         kept: list[Instruction] = []
         for instruction in reversed(self.instructions):
-            effects = isinstance(instruction, PrimalInstruction) and bool(
-                getattr(instruction.equation, "effects", False)
-            )
+            effects = isinstance(instruction, PrimalInstruction) and instruction.equation.effects
             if effects or any(slot in needed for slot in instruction.outputs):
                 kept.append(instruction)
                 needed.update(instruction.inputs)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -161,11 +162,14 @@ def _integer_pow(site: Site, i: int, k: int) -> list[Piece]:
         return site.diagonal(i)
     if exponent == 2:
         return site.diagonal(i, site.value(i), 2)
-    power = _POWERS.setdefault(exponent - 1, lambda x: lax.integer_pow(x, exponent - 1))
-    return site.diagonal(i, _local(site, f"x**{exponent - 1}", power, [site.value(i)]), exponent)
+    return site.diagonal(
+        i, _local(site, f"x**{exponent - 1}", _power(exponent - 1), [site.value(i)]), exponent
+    )
 
 
-_POWERS: dict[int, Callable[[Array], Array]] = {}
+@lru_cache(maxsize=256)
+def _power(exponent: int) -> Callable[[Array], Array]:
+    return lambda x: lax.integer_pow(x, exponent)
 
 
 @defrule("abs")
@@ -271,23 +275,17 @@ def _select_n(site: Site, i: int, k: int) -> list[Piece]:
             return site.diagonal(i)
         axes = [from_values(0, place) for place in places] if count else []
         return site.piece([count], axes, axes) if count else []
-    which = Local(
-        "selected",
-        _SELECTED.setdefault((i, site.outputs[0].dtype), _selected(i, site)),
-        (site.value(0),),
-        site.shape(0),
-    )
-    return site.diagonal(i, which)
+    selected = _selects(i - 1, site.outputs[0].dtype)
+    return site.diagonal(i, _local(site, f"case {i - 1}", selected, [site.value(0)]))
 
 
-_SELECTED: dict[tuple[int, Any], Callable[[Array], Array]] = {}
+@lru_cache(maxsize=256)
+def _selects(case: int, dtype: Any) -> Callable[[Array], Array]:
+    def chosen(which: Array) -> Array:
+        number = lax.convert_element_type(which, np.int32)
+        return lax.convert_element_type(lax.eq(number, lax.full_like(number, case)), dtype)
 
-
-def _selected(i: int, site: Site) -> Callable[[Array], Array]:
-    dtype = site.outputs[0].dtype
-    return lambda which: lax.eq(which.astype("int32"), lax.full_like(which, i - 1, "int32")).astype(
-        dtype
-    )
+    return chosen
 
 
 @defrule("convert_element_type")

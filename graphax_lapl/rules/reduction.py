@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
 from jax import Array, lax
@@ -25,25 +27,33 @@ def _reduce_sum(site: Site, i: int, k: int) -> list[Piece]:
 def _reduce_extremum(site: Site, i: int, k: int) -> list[Piece]:
     """The chosen entries share one evenly, as JAX has it."""
     del i, k
-    reduced = tuple(site.params["axes"])
+    share = _shares(tuple(site.params["axes"]))
+    return _weighted(
+        site, Local(f"d{site.name}", share, (site.value(0), site.out()), site.shape(0))
+    )
 
+
+@lru_cache(maxsize=256)
+def _shares(reduced: tuple[int, ...]) -> Callable[[Array, Array], Array]:
     def share(x: Array, out: Array) -> Array:
         kept = tuple(d for d in range(x.ndim) if d not in reduced)
         chosen = lax.eq(x, lax.broadcast_in_dim(out, x.shape, kept)).astype(x.dtype)
         count = lax.reduce_sum(chosen, reduced)
         return chosen / lax.broadcast_in_dim(count, x.shape, kept)
 
-    return _weighted(
-        site, Local(f"d{site.name}", share, (site.value(0), site.out()), site.shape(0))
-    )
+    return share
 
 
 @defrule("reduce_prod")
 def _reduce_prod(site: Site, i: int, k: int) -> list[Piece]:
     """The product of all other entries, exact where some are zero."""
     del i, k
-    reduced = tuple(site.params["axes"])
+    others = _products_of_others(tuple(site.params["axes"]))
+    return _weighted(site, Local("prod of others", others, (site.value(0),), site.shape(0)))
 
+
+@lru_cache(maxsize=256)
+def _products_of_others(reduced: tuple[int, ...]) -> Callable[[Array], Array]:
     def others(x: Array) -> Array:
         kept = tuple(d for d in range(x.ndim) if d not in reduced)
         order = (*kept, *reduced)
@@ -59,7 +69,7 @@ def _reduce_prod(site: Site, i: int, k: int) -> list[Piece]:
         product = lax.reshape(lax.mul(before, after), moved.shape)
         return lax.transpose(product, [order.index(d) for d in range(x.ndim)])
 
-    return _weighted(site, Local("prod of others", others, (site.value(0),), site.shape(0)))
+    return others
 
 
 def _weighted(site: Site, reference: Local) -> list[Piece]:
