@@ -18,9 +18,9 @@ from tests.random_programs import random_elementwise_dag
 ELEMENTWISE = [
     (2, (), range(6)),
     (3, (), range(8)),
-    (4, (), range(8)),
-    (5, (), range(2)),
-    (6, (), range(1)),
+    (4, (), range(12)),
+    (5, (), range(4)),
+    (6, (), range(2)),
     (3, (3,), range(4)),
     (4, (3,), range(3)),
     (3, (2, 3), range(3)),
@@ -53,7 +53,7 @@ ARRAY_VALUED: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "attention": (attention, (A, 0.5 * A + 0.2)),
     "cumulative": (running, (B,)),
     "reshape and slice": (
-        lambda x: jnp.exp(jnp.sin(x).reshape(3, 2)[::-1, 1:]) * jnp.sin(x).T[:, :1],
+        lambda x: jnp.exp(jnp.sin(x).reshape(3, 2)[::2]) * x[:, 1:],
         (B,),
     ),
     "pairs": (lambda x: jnp.sum(jnp.sqrt((x[:, None] - x[None, :]) ** 2 + 0.1), axis=0), (B[0],)),
@@ -70,11 +70,15 @@ ARRAY_VALUED: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
 def check_every_permutation(
     fun: Callable[..., Any], args: tuple[Any, ...], argnums: Any, context: str
 ) -> int:
-    """Compare every permutation with jax.jacfwd and return the number of vertices."""
+    """Compare every permutation with jax.jacfwd and return the number of vertices.
+
+    Operation by operation: compiling hundreds of programs that run once would take minutes.
+    """
     vertices = eliminable(fun, *args, argnums=argnums)
-    expected = jax.jacfwd(fun, argnums)(*args)
+    expected = jax.jit(jax.jacfwd(fun, argnums))(*args)
     for order in permutations(vertices):
-        result = jacve(fun, order=order, argnums=argnums)(*args)
+        with jax.disable_jit():
+            result = jacve(fun, order=order, argnums=argnums)(*args)
         assert_same(result, expected, tolerance=1e-12, context=f"order {order} of {context}")
     return len(vertices)
 
