@@ -167,7 +167,6 @@ INDEXING: Table = {
         "set every other": Case(lambda x: x.at[::2].set(x[1::2]), (V,)),
         "subtract": Case(lambda x, u: x.at[np.array([0, 1])].subtract(u), (V, M[0, :2])),
         "multiply": Case(lambda x: x.at[np.array([2, 0])].multiply(np.array([2.0, 3.0])), (V,)),
-        "apply": Case(lambda x: x.at[np.array([2, 0])].apply(jnp.sin), (V,)),
         "min": Case(lambda x: x.at[np.array([2, 0])].min(0.1), (V,), warp=False),
         "max": Case(lambda x: x.at[np.array([2, 0])].max(0.1), (V,), warp=False),
         "out of range dropped": Case(lambda x, u: x.at[np.array([1, 9])].add(u), (V, M[0, :2])),
