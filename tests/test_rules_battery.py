@@ -10,6 +10,7 @@ import pytest
 
 from tests.checks import check_orders
 from tests.rule_cases import CASES
+from tests.rule_cases.elementwise import THOROUGH, UNARY
 
 SMOKE_FORMS = ("matrix", "row and column", "rows", "plain", "vector", "sum", "batch trailing")
 
@@ -17,10 +18,11 @@ SMOKE_FORMS = ("matrix", "row and column", "rows", "plain", "vector", "sum", "ba
 def parameters() -> Iterator[Any]:
     """One parameter set per case."""
     for primitive, forms in CASES.items():
+        elementwise = primitive in UNARY and primitive not in THOROUGH
         quick = next((form for form in SMOKE_FORMS if form in forms), next(iter(forms)))
         for form, case in forms.items():
             marks = [pytest.mark.conformance] if case.extended else []
-            if form == quick and not case.extended:
+            if form == quick and not case.extended and not elementwise:
                 marks.append(pytest.mark.smoke)
             yield pytest.param(primitive, form, id=f"{primitive}: {form}", marks=marks)
 
