@@ -9,6 +9,7 @@ import networkx as nx
 import numpy as np
 import pytest
 
+from elimination_orders import EliminationGraph, elimination_cost
 from graphax_lapl import compare_orders, computational_graph, count_ops, jacve, make_plan
 from tests.checks import ORDERS, eliminable, shuffled_vertices
 from tests.random_programs import random_elementwise_dag
@@ -71,6 +72,26 @@ def test_predecessors_times_successors(n_vertices: int, seed: int) -> None:
     ):
         counted = count_ops(fun, *args, order=order, argnums=argnums, convention="ad")
         assert counted.muls == simulated_muls(graph, sequence), program.description
+
+
+@of_every_dag
+def test_planner_counts_alike(n_vertices: int, seed: int) -> None:
+    """The planner, given the edges of the networkx view, finds the same cost."""
+    program = random_elementwise_dag(seed, n_vertices, n_inputs=3, n_outputs=2)
+    fun, args, argnums = program.fun, program.args, program.argnums
+    network = computational_graph(fun, *args, argnums=argnums).to_networkx()
+    kinds = nx.get_node_attributes(network, "kind")
+    graph = EliminationGraph(
+        inputs=[node for node, kind in kinds.items() if kind == "input"],
+        outputs=[node for node, kind in kinds.items() if kind == "output"],
+        edges=list(network.edges),
+    )
+    for order in (
+        make_plan(fun, *args, order="markowitz", argnums=argnums).order,
+        shuffled_vertices(seed, fun, *args, argnums=argnums),
+    ):
+        counted = count_ops(fun, *args, order=order, argnums=argnums, convention="ad")
+        assert elimination_cost(graph, order, objective="muls") == counted.muls
 
 
 @of_every_dag
@@ -157,8 +178,10 @@ def test_emitted_multiplications(order: str, n_vertices: int, seed: int) -> None
     program = random_elementwise_dag(seed, n_vertices, n_inputs=3)
     fun, args, argnums = program.fun, program.args, program.argnums
     counted = count_ops(fun, *args, order=order, argnums=argnums, convention="flops")
-    found = emitted(fun, *args, order=order, argnums=argnums).count("mul")
-    assert found == counted.muls, program.description
+    names = emitted(fun, *args, order=order, argnums=argnums)
+    assert names.count("mul") == counted.muls, program.description
+    additions = sum(names.count(name) for name in ("add", "sub", "add_any"))
+    assert additions == counted.adds, program.description
 
 
 @of_every_dag
