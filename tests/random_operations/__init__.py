@@ -1,0 +1,28 @@
+"""Operation families of the random program generator, one file per family.
+
+To extend the generator, write a new file with an ``operation = OperationTable()`` and add its table
+to ``FAMILIES``. Existing seeds then draw other programs; nothing else changes.
+"""
+
+from tests.random_operations import (
+    compositions,
+    contractions,
+    elementwise,
+    indexing,
+    reductions,
+    shaping,
+    windows,
+)
+from tests.random_operations.builder import NotApplicable, Operation, ProgramBuilder, Value
+
+FAMILIES = {
+    "elementwise": elementwise.operation,
+    "reductions": reductions.operation,
+    "contractions": contractions.operation,
+    "shaping": shaping.operation,
+    "indexing": indexing.operation,
+    "windows": windows.operation,
+    "compositions": compositions.operation,
+}
+
+__all__ = ["FAMILIES", "NotApplicable", "Operation", "ProgramBuilder", "Value"]

@@ -1,0 +1,330 @@
+"""Bad input gets an exception that names the argument, what was expected, what came, what to do."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from graphax_lapl import (
+    GraphaxLaplError,
+    InvalidArgumentError,
+    InvalidOrderError,
+    InvalidTypeError,
+    Plan,
+    PlanMismatchError,
+    compare_orders,
+    computational_graph,
+    count_ops,
+    jacve,
+    make_plan,
+    value_and_jacve,
+)
+from tests.checks import assert_same, eliminable
+
+pytestmark = pytest.mark.smoke
+
+X = np.array([0.4, -0.3, 0.9])
+
+
+def fun(x: jax.Array) -> jax.Array:
+    a = jnp.sin(x)
+    b = a * x
+    return jnp.exp(b) + jnp.cos(b * a)
+
+
+def pair(x: jax.Array, y: jax.Array) -> jax.Array:
+    return jnp.sin(x) * y
+
+
+# ---------------------------------------------------------------- order=
+
+ENTRIES: dict[str, Callable[[Any], Any]] = {
+    "jacve": lambda order: jacve(fun, order=order)(X),
+    "value_and_jacve": lambda order: value_and_jacve(fun, order=order)(X),
+    "count_ops": lambda order: count_ops(fun, X, order=order),
+    "make_plan": lambda order: make_plan(fun, X, order=order),
+    "compare_orders": lambda order: compare_orders(fun, X, orders=(order,)),
+}
+
+at_every_entry = pytest.mark.parametrize("entry", ENTRIES)
+
+
+@at_every_entry
+def test_unknown_order_name(entry: str) -> None:
+    with pytest.raises(InvalidOrderError, match="fastest") as caught:
+        ENTRIES[entry]("fastest")
+    for valid in ("forward", "reverse", "markowitz", "auto"):
+        assert valid in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["", "Forward ", "rev erse"])
+def test_misspelt_order_name(name: str) -> None:
+    with pytest.raises(InvalidOrderError, match="reverse"):
+        jacve(fun, order=name)(X)
+
+
+@at_every_entry
+def test_missing_vertex(entry: str) -> None:
+    vertices = eliminable(fun, X)
+    with pytest.raises(InvalidOrderError, match=rf"(?i)missing.*\b{vertices[1]}\b"):
+        ENTRIES[entry]([v for v in vertices if v != vertices[1]])
+
+
+@at_every_entry
+def test_repeated_vertex(entry: str) -> None:
+    vertices = eliminable(fun, X)
+    with pytest.raises(
+        InvalidOrderError, match=rf"(?i)(repeat|twice|more than once).*\b{vertices[0]}\b"
+    ):
+        ENTRIES[entry]([*vertices, vertices[0]])
+
+
+@at_every_entry
+def test_unknown_vertex(entry: str) -> None:
+    with pytest.raises(InvalidOrderError, match=r"(?i)(unknown|not ).*\b77\b"):
+        ENTRIES[entry]([*eliminable(fun, X), 77])
+
+
+@pytest.mark.parametrize("order", [[], [0], [1.5], ["a"], [None], [(1, 2)]], ids=str)
+def test_sequence_of_something_else(order: list) -> None:
+    with pytest.raises((InvalidOrderError, InvalidTypeError), match="order"):
+        jacve(fun, order=order)(X)
+
+
+@pytest.mark.parametrize(
+    "order", [3, 1.5, object(), {"a": 1}, b"forward"], ids=lambda o: type(o).__name__
+)
+def test_order_of_a_wrong_type(order: Any) -> None:
+    with pytest.raises(GraphaxLaplError, match="order"):
+        jacve(fun, order=order)(X)
+
+
+def test_order_for_a_function_without_intermediates() -> None:
+    """The only permutation of no vertices is the empty one."""
+    assert_same(jacve(lambda x: x * 2.0, order=[])(X), np.diag([2.0, 2.0, 2.0]))
+    with pytest.raises(InvalidOrderError, match="1"):
+        jacve(lambda x: x * 2.0, order=[1])(X)
+
+
+def test_numpy_integers_are_vertices() -> None:
+    vertices = np.array(eliminable(fun, X))
+    assert_same(jacve(fun, order=vertices[::-1])(X), jax.jacfwd(fun)(X))
+
+
+# ---------------------------------------------------------------- orders made for another graph
+
+
+OTHER_GRAPHS: dict[str, tuple[Callable[[jax.Array], jax.Array], Any]] = {
+    "other shape": (fun, np.ones(4)),
+    "other rank": (fun, np.ones((3, 1))),
+    "other dtype": (fun, X.astype(np.float32)),
+    "other operations": (lambda x: jnp.exp(jnp.cos(x) * x) + jnp.sin(jnp.cos(x) * x * x), X),
+    "one vertex more": (lambda x: fun(jnp.tanh(x)), X),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_GRAPHS)
+@pytest.mark.parametrize("kind", ["plan", "order"])
+def test_order_of_another_graph_is_refused(kind: str, name: str) -> None:
+    plan = make_plan(fun, X, order="markowitz")
+    order = plan if kind == "plan" else plan.order
+    other, argument = OTHER_GRAPHS[name]
+    with pytest.raises(PlanMismatchError, match=r"(?i)(fingerprint|another|different|other)"):
+        jacve(other, order=order)(argument)
+    with pytest.raises(PlanMismatchError):
+        count_ops(other, argument, order=order)
+
+
+def test_order_for_other_argnums_is_refused() -> None:
+    def both(x: jax.Array, y: jax.Array) -> jax.Array:
+        return jnp.sin(x * y) + jnp.exp(y)
+
+    plan = make_plan(both, X, X, order="reverse", argnums=(0, 1))
+    with pytest.raises(PlanMismatchError):
+        jacve(both, order=plan, argnums=0)(X, X)
+
+
+@pytest.mark.parametrize("name", ["forward", "reverse", "markowitz", "auto"])
+def test_order_objects_fit_the_graph_they_were_made_for(name: str) -> None:
+    plan = make_plan(fun, X, order=name)
+    expected = jax.jacfwd(fun)(X)
+    assert_same(jacve(fun, order=plan)(X + 0.0), expected)
+    assert_same(jacve(fun, order=plan.order)(X), expected)
+    assert_same(plan.compile()(X), expected)
+    assert sorted(plan.order) == eliminable(fun, X)
+
+
+def test_saved_plan(tmp_path: Path) -> None:
+    plan = make_plan(fun, X, order="markowitz")
+    file = tmp_path / "plan.json"
+    plan.save(file)
+    loaded = Plan.load(file)
+    assert loaded.fingerprint == plan.fingerprint
+    assert tuple(loaded.order) == tuple(plan.order)
+    assert_same(jacve(fun, order=loaded)(X), jax.jacfwd(fun)(X))
+    with pytest.raises(PlanMismatchError):
+        jacve(fun, order=loaded)(np.ones(4))
+
+
+def test_file_that_is_no_plan(tmp_path: Path) -> None:
+    file = tmp_path / "other.json"
+    file.write_text("{}")
+    with pytest.raises(GraphaxLaplError, match=r"other\.json"):
+        Plan.load(file)
+
+
+# ---------------------------------------------------------------- argnums=
+
+
+@pytest.mark.parametrize("argnums", [2, -3, (0, 2), (0, -3)], ids=str)
+def test_argnums_out_of_range(argnums: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="argnums") as caught:
+        jacve(pair, argnums=argnums)(X, X)
+    assert "2" in str(caught.value)
+
+
+@pytest.mark.parametrize("argnums", [(0, 0), (0, -2)], ids=str)
+def test_argnums_repeated(argnums: Any) -> None:
+    """Two names for one argument: JAX's answer, or a refusal, but nothing in between."""
+    try:
+        result = jacve(pair, argnums=argnums)(X, X)
+    except InvalidArgumentError as error:
+        assert "argnums" in str(error)  # noqa: PT017 - one of two right behaviours
+    else:
+        assert_same(result, (jax.jacfwd(pair)(X, X),) * 2)
+
+
+@pytest.mark.parametrize("argnums", [1.0, "x", None, (0, "y")], ids=str)
+def test_argnums_of_a_wrong_type(argnums: Any) -> None:
+    with pytest.raises(InvalidTypeError, match="argnums"):
+        jacve(pair, argnums=argnums)(X, X)
+
+
+def test_argnums_of_a_keyword_argument() -> None:
+    """Only positional arguments are counted, as in JAX."""
+    with pytest.raises(InvalidArgumentError, match="argnums"):
+        jacve(pair, argnums=1)(X, y=X)
+
+
+# ---------------------------------------------------------------- arguments and outputs
+
+
+@pytest.mark.parametrize(
+    ("argument", "dtype"),
+    [
+        (np.array([1, 2, 3]), "int64"),
+        (3, "int"),
+        (np.array([True, False]), "bool"),
+        (np.array([1, 2], np.uint8), "uint8"),
+    ],
+    ids=["int64", "python int", "bool", "uint8"],
+)
+def test_integer_input(argument: Any, dtype: str) -> None:
+    with pytest.raises(InvalidTypeError, match=dtype):
+        jacve(lambda x: x * 2)(argument)
+
+
+def test_integer_leaf_names_its_place() -> None:
+    with pytest.raises(InvalidTypeError, match="count"):
+        jacve(lambda p: p["x"] * 2.0)({"x": X, "count": np.array(3)})
+
+
+@pytest.mark.parametrize("argument", ["text", object(), b"bytes"], ids=["str", "object", "bytes"])
+def test_input_that_is_no_array(argument: Any) -> None:
+    with pytest.raises(InvalidTypeError, match=type(argument).__name__):
+        jacve(lambda x: jnp.ones(2))(argument)
+
+
+@pytest.mark.parametrize("output", ["text", object(), {"a": "text"}], ids=["str", "object", "leaf"])
+def test_output_that_is_no_array(output: Any) -> None:
+    with pytest.raises(InvalidTypeError, match=r"(?i)output|return"):
+        jacve(lambda x: output)(X)
+
+
+def test_integer_output() -> None:
+    """As jax.jacrev: the derivative of an integer is not defined, and it says so."""
+    with pytest.raises(InvalidTypeError, match="int"):
+        jacve(lambda x: (x * 3).astype(int))(X)
+
+
+@pytest.mark.parametrize("argument", [(), {}, None, [[], {}]], ids=str)
+def test_argument_without_arrays(argument: Any) -> None:
+    with pytest.raises(GraphaxLaplError, match=r"(?i)argnums|array|leaf|leaves|input"):
+        jacve(lambda p: jnp.ones(3))(argument)
+
+
+def test_function_without_arguments() -> None:
+    with pytest.raises(GraphaxLaplError, match=r"(?i)argument|argnums"):
+        jacve(lambda: jnp.ones(3))()
+
+
+@pytest.mark.parametrize("not_a_function", [3, "sin", None, X], ids=["int", "str", "none", "array"])
+def test_function_that_is_not_callable(not_a_function: Any) -> None:
+    with pytest.raises(InvalidTypeError, match="fun"):
+        jacve(not_a_function)(X)
+
+
+def test_has_aux_without_a_pair() -> None:
+    with pytest.raises(GraphaxLaplError, match="has_aux"):
+        jacve(fun, has_aux=True)(X)
+
+
+def test_complex_input_with_real_output() -> None:
+    """Not holomorphic: refused, as jax.jacfwd(holomorphic=True) refuses it."""
+    with pytest.raises(InvalidTypeError, match=r"(?i)complex|holomorphic"):
+        jacve(jnp.abs)(X + 1j)
+
+
+def test_error_of_the_function_itself_passes_through() -> None:
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        jacve(_raises)(X)
+
+
+def _raises(x: jax.Array) -> jax.Array:
+    raise ZeroDivisionError("mine")
+
+
+@pytest.mark.parametrize("convention", ["AD", "macs", None], ids=str)
+def test_unknown_convention(convention: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="convention") as caught:
+        count_ops(fun, X, convention=convention)
+    assert "flops" in str(caught.value)
+
+
+def test_unknown_kind_of_plan() -> None:
+    with pytest.raises(InvalidArgumentError, match="kind") as caught:
+        make_plan(fun, X, kind="tensor")
+    assert "jacobian" in str(caught.value)
+
+
+def test_missing_argument_is_pythons_own_error() -> None:
+    with pytest.raises(TypeError, match="y"):
+        jacve(pair)(X)
+
+
+def test_exceptions_are_of_one_family() -> None:
+    for error in (InvalidArgumentError, InvalidTypeError, InvalidOrderError, PlanMismatchError):
+        assert issubclass(error, GraphaxLaplError)
+    assert issubclass(InvalidArgumentError, ValueError)
+    assert issubclass(InvalidOrderError, ValueError)
+    assert issubclass(InvalidTypeError, TypeError)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: computational_graph(pair, X, X, argnums=5),
+        lambda: count_ops(pair, X, X, argnums=5),
+        lambda: make_plan(pair, X, X, argnums=5),
+        lambda: compare_orders(pair, X, X, argnums=5),
+        lambda: value_and_jacve(pair, argnums=5)(X, X),
+    ],
+    ids=["computational_graph", "count_ops", "make_plan", "compare_orders", "value_and_jacve"],
+)
+def test_argnums_checked_at_every_entry(call: Callable[[], Any]) -> None:
+    with pytest.raises(InvalidArgumentError, match="argnums"):
+        call()

@@ -1,0 +1,75 @@
+"""Every order gives JAX's own Jacobian on random programs.
+
+The default run takes a fixed sample; `make conformance` takes the rest.
+"""
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from tests.checks import ORDERS, assert_same, check_orders, shuffled_vertices
+from tests.random_operations import FAMILIES
+from tests.random_programs import RandomProgram, random_program
+
+SAMPLE = 120
+TOTAL = 2150
+SMOKE = 10
+
+
+def check_program(program: RandomProgram, seed: int) -> None:
+    """Forward, reverse, Markowitz and one random order against jax.jacfwd."""
+    fun, args, argnums = program.fun, program.args, program.argnums
+    shuffled = shuffled_vertices(seed, fun, *args, argnums=argnums)
+    orders = (*ORDERS, shuffled)
+    check_orders(fun, *args, argnums=argnums, orders=orders, context=program.description)
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [pytest.param(s, marks=pytest.mark.smoke if s < SMOKE else ()) for s in range(SAMPLE)],
+)
+def test_sample(seed: int) -> None:
+    check_program(random_program(seed), seed)
+
+
+@pytest.mark.conformance
+@pytest.mark.parametrize("seed", range(SAMPLE, TOTAL))
+def test_rest(seed: int) -> None:
+    check_program(random_program(seed), seed)
+
+
+@pytest.mark.conformance
+@pytest.mark.parametrize("seed", range(100))
+def test_deep(seed: int) -> None:
+    check_program(random_program(seed, min_steps=15, max_steps=30), seed)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_family(family: str) -> None:
+    """One family alone, together with the elementwise operations that keep values bounded."""
+    for seed in range(2):
+        check_program(random_program(1000 + seed, families=(family,)), seed)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_generator_is_sound(seed: int) -> None:
+    """The references agree with each other on what the generator draws, and are finite."""
+    program = random_program(seed)
+
+    @jax.jit
+    def references(*args: Any) -> tuple[Any, Any]:
+        forward = jax.jacfwd(program.fun, program.argnums)(*args)
+        return forward, jax.jacrev(program.fun, program.argnums)(*args)
+
+    forward, reverse = references(*program.args)
+    assert_same(reverse, forward, tolerance=1e-12, context=program.description)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(forward))
+
+
+def test_a_seed_names_a_program() -> None:
+    first, second = random_program(7), random_program(7)
+    assert first.description == second.description
+    assert_same(first.args, second.args, tolerance=0.0)
+    assert random_program(8).description != first.description
