@@ -348,3 +348,14 @@ def test_real_function_through_complex_numbers() -> None:
 def test_value_and_jacobian_share_the_dtype_rules() -> None:
     value, jacobian = value_and_jacve(vector_function)(X.astype(np.float32))
     assert value.dtype == jacobian.dtype == np.float32
+
+
+@in_every_order
+def test_real_output_of_a_complex_input(order: str) -> None:
+    """As jax.jacrev has it: the derivative along x minus i times that along y."""
+
+    def fun(z: jax.Array) -> jax.Array:
+        return jnp.abs(jnp.sin(z)) ** 2
+
+    z = X + 0.5j * X[::-1]
+    assert_same(jacve(fun, order=order)(z), jax.jacrev(fun)(z))
