@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from .contract import materialize, multiply_out, simplify, take_real
+from .contract import materialize_all, multiply_out, simplify, take_real
 from .draft import Draft, DraftFactor
 from .maps import IndexMap, label
 from .operations import Assemble, Combine, Einsum, Read, Recipe, RecipeWriter
@@ -94,15 +94,9 @@ def transpose(structure: Structure) -> Recipe:
     """The transposed (not conjugated) map."""
     writer = RecipeWriter(len(structure.factors))
     items: list[Item] = []
-    for term, operands in _items(structure, list(range(writer.inputs))):
-        draft = Draft.of(term, operands)
-        for item in draft.factors:
-            if item.factor.opaque is not None:
-                materialize(draft, item, writer)
+    for draft in _arrays(structure, list(range(writer.inputs)), writer):
         draft.out, draft.into = draft.into, draft.out
-        finished = draft.finish()
-        if finished is not None:
-            items.append(finished)
+        items += _finished(draft)
     return _sum(
         items,
         structure.in_shape,
@@ -149,13 +143,11 @@ def densify(structure: Structure) -> Recipe:
 def without_opaque(structure: Structure) -> Recipe:
     """The same map with the arrays of its opaque factors written out, positions as they are."""
     writer = RecipeWriter(len(structure.factors))
-    items: list[Item] = []
-    for term, operands in _items(structure, list(range(writer.inputs))):
-        draft = Draft.of(term, operands)
-        for item in draft.factors:
-            if item.factor.opaque is not None:
-                materialize(draft, item, writer)
-        items += _finished(draft)
+    items = [
+        item
+        for draft in _arrays(structure, list(range(writer.inputs)), writer)
+        for item in _finished(draft)
+    ]
     return _sum(
         items,
         structure.out_shape,
@@ -197,6 +189,16 @@ def _items(structure: Structure, operands: list[int]) -> list[Item]:
     return items
 
 
+def _arrays(structure: Structure, operands: list[int], writer: RecipeWriter) -> list[Draft]:
+    """Drafts of all terms, with the arrays of opaque factors written out."""
+    drafts = []
+    for term, own in _items(structure, operands):
+        draft = Draft.of(term, own)
+        materialize_all(draft, writer)
+        drafts.append(draft)
+    return drafts
+
+
 def _is_dense(structure: Structure) -> bool:
     return structure is dense_structure(
         structure.out_shape,
@@ -213,14 +215,10 @@ def _densified(
     if _is_dense(structure) or not structure.terms:
         return structure, operands
     groups: dict[bool, tuple[list[Term], list[int]]] = {}
-    for term, own in _items(structure, operands):
-        draft = Draft.of(term, own)
-        for item in draft.factors:
-            if item.factor.opaque is not None:
-                materialize(draft, item, writer)
+    for draft in _arrays(structure, operands, writer):
         finished = draft.finish()
         if finished is not None:
-            terms, together = groups.setdefault(term.conj, ([], []))
+            terms, together = groups.setdefault(draft.conj, ([], []))
             terms.append(finished[0])
             together.extend(finished[1])
     shapes = (structure.out_shape, structure.in_shape)
@@ -422,9 +420,7 @@ def _merged(group: list[Item], constant: Number, writer: RecipeWriter) -> Item:
     sizes: dict[int, int] = {}
     for term, own in group:
         draft = Draft.of(term, own)
-        for item in draft.factors:
-            if item.factor.opaque is not None:
-                materialize(draft, item, writer)
+        materialize_all(draft, writer)
         multiply_out(draft, writer)
         operand, labels = _plain_value(draft, writer)
         parts.append((draft.coefficient, labels))

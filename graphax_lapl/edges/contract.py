@@ -15,7 +15,7 @@ from .maps import label
 from .operations import ApplyOpaque, Assemble, Einsum, MaterializeOpaque, Read, RecipeWriter
 from .terms import Factor, intern_structure
 
-__all__ = ["materialize", "multiply_out", "simplify", "take_real"]
+__all__ = ["materialize_all", "multiply_out", "simplify", "take_real"]
 
 
 def simplify(draft: Draft, writer: RecipeWriter) -> None:
@@ -37,9 +37,7 @@ def take_real(draft: Draft, writer: RecipeWriter) -> None:
     if not draft.factors:
         draft.coefficient = complex(draft.coefficient).real
         return
-    for item in draft.factors:
-        if item.factor.opaque is not None:
-            materialize(draft, item, writer)
+    materialize_all(draft, writer)
     multiply_out(draft, writer)
     coefficient, draft.coefficient = draft.coefficient, 1
     if coefficient == complex(coefficient).real:
@@ -47,8 +45,14 @@ def take_real(draft: Draft, writer: RecipeWriter) -> None:
     _multiply(draft, writer, draft.factors, frozenset(), coefficient, real=True)
 
 
-def materialize(draft: Draft, item: DraftFactor, writer: RecipeWriter) -> None:
-    """Replace an opaque factor by its array."""
+def materialize_all(draft: Draft, writer: RecipeWriter) -> None:
+    """Replace every opaque factor by its array."""
+    for item in draft.factors:
+        if item.factor.opaque is not None:
+            _materialize(item, writer)
+
+
+def _materialize(item: DraftFactor, writer: RecipeWriter) -> None:
     factor = item.factor
     assert factor.opaque is not None
     item.operand = writer.add(MaterializeOpaque(factor.opaque, factor.shape), [item.operand])
@@ -176,7 +180,7 @@ def _apply(draft: Draft, item: DraftFactor, writer: RecipeWriter) -> None:
             choices.append((draft.box(set(extra)), int(not reverse), group, extra))
     limit = whole.cost.muls // max(1, ApplyOpaque(opaque, factor.shape, (), True).cost.muls)
     if not choices or min(choices, key=lambda c: c[:2])[0] > limit:
-        materialize(draft, item, writer)
+        _materialize(item, writer)
         return
     _, forward, group, extra = min(choices, key=lambda c: c[:2])
     reverse = not forward

@@ -9,7 +9,12 @@ import numpy as np
 
 from .terms import Structure, Term
 
-__all__ = ["CoordinateLayout", "coordinate_layout", "structural_nonzeros"]
+__all__ = [
+    "CoordinateLayout",
+    "coordinate_layout",
+    "structural_nonzeros",
+    "term_positions",
+]
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from ..edges.layout import term_positions
 from ..edges.maps import IndexMap
 from ..edges.operations import Read
 from ..edges.terms import Structure, Term
@@ -243,15 +244,9 @@ def _scatter(term: Term, values: Array, names: tuple[int, ...], shape: tuple[int
     """Place entries by static index arrays."""
     sizes = dict(enumerate(term.sizes))
     labels = tuple(sorted(term.position_labels))
-    box = tuple(sizes[name] for name in labels)
-    flat = np.zeros(box, np.int64)
-    valid = np.ones(box, bool)
-    for axis, extent in zip((*term.out, *term.into), shape, strict=True):
-        position = axis.evaluate(labels, sizes)
-        valid &= (position >= 0) & (position < extent)
-        flat = flat * extent + position
-    spread = lax.reshape(broadcast_labels(values, names, labels, sizes), (math.prod(box),))
-    target, chosen = flat.ravel(), np.flatnonzero(valid.ravel())
+    target, valid = term_positions(term, shape)
+    chosen = np.flatnonzero(valid)
+    spread = lax.reshape(broadcast_labels(values, names, labels, sizes), target.shape)
     if len(chosen) < len(target):
         spread = spread.at[chosen].get(mode="promise_in_bounds")
         target = target[chosen]
