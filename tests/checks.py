@@ -71,7 +71,7 @@ def check_orders(
         fun: the function to differentiate.
         *args: its arguments, arrays in pytrees.
         argnums: as `jax.jacfwd` takes it.
-        orders: what to pass as ``order``.
+        orders: what to pass as ``order``; a function is called with the (traced) arguments first.
         tolerance: see `assert_same`.
         reference: `jax.jacfwd` or `jax.jacrev`.
         context: printed on failure.
@@ -80,7 +80,8 @@ def check_orders(
 
     @jax.jit
     def every_way(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, list[Any]]:
-        results = [jacve(fun, order=order, argnums=argnums)(*args, **kwargs) for order in orders]
+        found = [order(*args) if callable(order) else order for order in orders]
+        results = [jacve(fun, order=order, argnums=argnums)(*args, **kwargs) for order in found]
         return reference(fun, argnums)(*args, **kwargs), results
 
     expected, results = every_way(args, kwargs)

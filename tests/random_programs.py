@@ -22,10 +22,10 @@ from jax.tree_util import tree_structure, tree_unflatten
 from tests.random_operations import FAMILIES, NotApplicable, Operation, ProgramBuilder, Value
 
 MAX_INPUT_SIZE = 20
-"""Largest number of differentiated numbers."""
+"""Largest number of differentiated numbers, where nothing else is asked for."""
 
-MAX_OUTPUT_SIZE = 96
-"""Largest number of output numbers."""
+SIZES = (1, 2, 2, 3, 3, 4)
+"""Sizes of dimensions with their frequencies; few, so that values of a program fit together."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,13 @@ class _Segment:
 
 
 def random_program(
-    seed: int, *, min_steps: int = 3, max_steps: int = 10, families: tuple[str, ...] = ()
+    seed: int,
+    *,
+    min_steps: int = 3,
+    max_steps: int = 10,
+    families: tuple[str, ...] = (),
+    sizes: tuple[int, ...] = SIZES,
+    max_input_size: int = MAX_INPUT_SIZE,
 ) -> RandomProgram:
     """The program named by a seed.
 
@@ -64,9 +70,12 @@ def random_program(
         min_steps: least number of drawn operations (squashing steps come on top).
         max_steps: largest number of drawn operations.
         families: names in `random_operations.FAMILIES`; all of them by default.
+        sizes: what sizes of dimensions of the inputs are drawn from.
+        max_input_size: largest number of differentiated numbers.
     """
-    builder = ProgramBuilder(np.random.Generator(np.random.PCG64(seed)))
-    treedef, leaves, argnums = _draw_inputs(builder)
+    rng = np.random.Generator(np.random.PCG64(seed))
+    builder = ProgramBuilder(rng, max_size=5 * max_input_size)
+    treedef, leaves, argnums = _draw_inputs(builder, sizes, max_input_size)
     n_leaves = len(builder.values)
     operations, weights = _operations(families or tuple(FAMILIES))
     for _ in range(builder.integer(min_steps, max_steps)):
@@ -89,16 +98,17 @@ def random_program(
 # -------------------------------------------------------------------------------- inputs
 
 
-def _draw_inputs(builder: ProgramBuilder) -> tuple[Any, list[np.ndarray], int | tuple[int, ...]]:
+def _draw_inputs(
+    builder: ProgramBuilder, sizes: tuple[int, ...], room: int
+) -> tuple[Any, list[np.ndarray], int | tuple[int, ...]]:
     """Input leaves, their tree and the differentiated positions."""
     args: list[Any] = []
     leaves: list[np.ndarray] = []
-    room = MAX_INPUT_SIZE
-    sizes = [1, *(builder.choice([1, 2, 2, 3, 3, 4]) for _ in range(2))]  # few, so that shapes fit
+    few = [1, *(builder.choice(sizes) for _ in range(2))]
 
     def leaf() -> int:
         nonlocal room
-        shape = _draw_shape(builder, room, sizes)
+        shape = _draw_shape(builder, room, few)
         room -= int(np.prod(shape))
         leaves.append(builder.array(shape))
         builder.add_input(shape, np.float64, 1.0)
@@ -213,7 +223,7 @@ def _draw_outputs(builder: ProgramBuilder, n_leaves: int) -> tuple[Any, list[int
     """Output values (indices, or constant arrays) and the tree they are returned in."""
     computed = [v for v in builder.values[n_leaves:] if v.dtype == np.float64]
     outputs: list[int | np.ndarray] = []
-    room = MAX_OUTPUT_SIZE
+    room = builder.max_size
 
     def add(value: Value) -> None:
         nonlocal room

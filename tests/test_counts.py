@@ -11,7 +11,7 @@ import pytest
 
 from elimination_orders import EliminationGraph, elimination_cost
 from graphax_lapl import compare_orders, computational_graph, count_ops, jacve, make_plan
-from tests.checks import ORDERS, eliminable, shuffled_vertices
+from tests.checks import ORDERS, assert_same, eliminable, shuffled_vertices
 from tests.random_programs import random_elementwise_dag
 
 DAGS = [(n, seed) for n in (1, 2, 4, 8, 16) for seed in range(5)]
@@ -92,6 +92,29 @@ def test_planner_counts_alike(n_vertices: int, seed: int) -> None:
     ):
         counted = count_ops(fun, *args, order=order, argnums=argnums, convention="ad")
         assert elimination_cost(graph, order, objective="muls") == counted.muls
+
+
+def test_vertices_do_not_depend_on_values() -> None:
+    """Concrete, abstract and traced side inputs give one graph: an order found once stays valid."""
+
+    def fun(x: jax.Array, i: jax.Array, keep: jax.Array) -> jax.Array:
+        chosen = jnp.where(i > 1, jnp.sin(x), -jnp.exp(x))
+        return jnp.where(keep, chosen * x[i], jnp.tanh(chosen))
+
+    x = np.array([0.3, 0.5, 0.9])
+    expected = eliminable(fun, x, np.int64(0), x > 0)
+    assert eliminable(fun, x, np.int64(2), x < 0.4) == expected
+    abstract = (jax.ShapeDtypeStruct(a.shape, a.dtype) for a in (x, np.array(0), x > 0))
+    assert eliminable(fun, *abstract) == expected
+    order = tuple(reversed(expected))
+
+    @jax.jit
+    def compiled(*args: jax.Array) -> jax.Array:
+        return jacve(fun, order=order)(*args)
+
+    for i in (0, 2):
+        result = compiled(x, np.int64(i), x > 0.4)
+        assert_same(result, jax.jacfwd(fun)(x, np.int64(i), x > 0.4))
 
 
 @of_every_dag

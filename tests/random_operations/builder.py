@@ -16,9 +16,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-MAX_SIZE = 96
-"""Largest number of elements of an intermediate array."""
-
 COMFORTABLE = 1.5
 """The default largest magnitude of an operand handed to an operation."""
 
@@ -63,12 +60,14 @@ class ProgramBuilder:
 
     Args:
         rng: source of all randomness.
+        max_size: largest number of elements of an intermediate array.
         values: everything computed so far, inputs first.
         steps: the calls made so far, in execution order.
         used: indices of the values that are operands of a step.
     """
 
     rng: np.random.Generator
+    max_size: int = 96
     values: list[Value] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     used: set[int] = field(default_factory=set)
@@ -183,13 +182,13 @@ class ProgramBuilder:
         """Append one step and return its value, or a tuple of values for several results.
 
         Raises:
-            NotApplicable: if a result would have more than MAX_SIZE elements or 4 dimensions.
+            NotApplicable: if a result would have more than ``max_size`` elements or 4 dimensions.
         """
         avals = [jax.ShapeDtypeStruct(value.shape, value.dtype) for value in operands]
         results = jax.eval_shape(fun, *avals)
         single = not isinstance(results, tuple)
         results = (results,) if single else results
-        if any(math.prod(r.shape) > MAX_SIZE or len(r.shape) > 4 for r in results):
+        if any(math.prod(r.shape) > self.max_size or len(r.shape) > 4 for r in results):
             raise NotApplicable
         new = tuple(
             Value(len(self.values) + k, tuple(r.shape), np.dtype(r.dtype), bound)
