@@ -1,9 +1,9 @@
 """Tracing a user's function to a jaxpr, with JAX's conventions for arguments and results.
 
 Differentiated arguments and array-valued others become inputs of the jaxpr. Python integers,
-strings and other objects are static, as they are under `jax.jacrev`: they may decide shapes and
-branches. Floats and numpy arrays are inputs too, unless the function needs their value; then it is
-traced again with them static.
+booleans, strings and other objects are static, as they are under `jax.jacrev`: they may decide
+shapes and branches. Floats and numpy arrays are inputs too, unless the function needs their value;
+then it is traced again with them static.
 """
 
 from __future__ import annotations
@@ -130,25 +130,25 @@ def trace(
     for position in positions:
         _check_inputs(args[position], position, fun, name)
     try:
-        return _trace(fun, name, args, kwargs, positions, single, has_aux, floats_static=False)
+        return _trace(fun, name, args, kwargs, positions, single, has_aux, all_static=False)
     except _CONCRETE_NEEDED:
         if not _has_static_candidates(args, kwargs, positions):
             raise
-        return _trace(fun, name, args, kwargs, positions, single, has_aux, floats_static=True)
+        return _trace(fun, name, args, kwargs, positions, single, has_aux, all_static=True)
 
 
 def _is_array(leaf: Any) -> bool:
     return isinstance(leaf, jax.Array | jax.ShapeDtypeStruct | np.ndarray | np.generic)
 
 
-def _is_moving(leaf: Any, floats_static: bool) -> bool:
+def _is_moving(leaf: Any, all_static: bool) -> bool:
     """Whether a leaf that is not differentiated becomes an input of the jaxpr."""
     if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
         return True
-    if floats_static:
+    if all_static:
         return False
     if isinstance(leaf, np.ndarray | np.generic):
-        return bool(dtypes.issubdtype(leaf.dtype, np.inexact))
+        return bool(dtypes.issubdtype(leaf.dtype, np.number) or leaf.dtype == np.bool_)
     return isinstance(leaf, float | complex)
 
 
@@ -170,7 +170,7 @@ def _trace(
     positions: tuple[int, ...],
     single: bool,
     has_aux: bool,
-    floats_static: bool,
+    all_static: bool,
 ) -> Traced:
     leaves: list[Any] = []
     differentiated: list[bool] = []
@@ -180,7 +180,7 @@ def _trace(
     for position, arg in enumerate((*args, *(kwargs[key] for key in keys))):
         flat, tree = tree_util.tree_flatten(arg)
         chosen = position in positions
-        moving = [chosen or _is_moving(leaf, floats_static) for leaf in flat]
+        moving = [chosen or _is_moving(leaf, all_static) for leaf in flat]
         places = []
         for leaf, moves in zip(flat, moving, strict=True):
             places.append(len(leaves) if moves else None)
