@@ -1,6 +1,6 @@
 /* Inner loops of the planner: elimination on bit sets, annealing, subset dynamic programming.
  *
- * Every function mirrors one in Python (bitgraph.py, search/annealing.py, search/subset_dp.py) and
+ * Every function mirrors one in Python (bitgraph.py, search/annealer.py, search/subset_dp.py) and
  * gives the same result to the last bit: costs are integers, random numbers come from one 64-bit
  * congruential generator, and the few floating-point operations are single IEEE ones (compile with
  * -ffp-contract=off).  Change the two together.

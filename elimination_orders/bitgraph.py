@@ -12,7 +12,7 @@ vertices.  Everything in the search modules that evaluates only part of an order
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from elimination_orders.graph import EliminationGraph
 
@@ -106,6 +106,10 @@ class BitProblem:
         """The weights, with w_variable counted under w_all where every edge is variable."""
         w_all, w_variable, w_add = self.weights
         return (w_all, w_variable, w_add) if self.tracks_kinds else (w_all + w_variable, 0, w_add)
+
+    def structure(self) -> BitProblem:
+        """The problem itself, with the plain count of products for a cost."""
+        return replace(self, weights=(1, 0, 0))
 
     def start(self) -> BitState:
         """The state in which nothing is eliminated."""
@@ -205,6 +209,19 @@ class BitState:
         other.kept = self.kept
         other.weights = self.weights
         return other
+
+    def neighbours(self, vertex: int) -> Iterator[int]:
+        """Predecessors and successors of `vertex`."""
+        return bits(self.pred[vertex] | self.succ[vertex])
+
+    def degree(self, vertex: int) -> int:
+        """Markowitz degree: number of predecessors times number of successors."""
+        return self.pred[vertex].bit_count() * self.succ[vertex].bit_count()
+
+    def fill(self, vertex: int) -> int:
+        """Number of edges that the elimination of `vertex` would add."""
+        after = self.succ[vertex]
+        return sum((after & ~self.succ[p]).bit_count() for p in bits(self.pred[vertex]))
 
     def cost(self, vertex: int) -> int:
         """Cost of eliminating `vertex` now."""

@@ -177,7 +177,7 @@ class NativePlanner:
         return self._library.planner_evaluate(self._handle, _numbers(order), len(order))
 
     def anneal_begin(self, order: Sequence[int], rng: int, surprise: Sequence[float]) -> None:
-        """Start annealing at `order`, see `elimination_orders.search.annealing`."""
+        """Start annealing at `order`, see `elimination_orders.search.annealer`."""
         table = (ctypes.c_double * 1024)(*surprise)
         if not self._library.anneal_begin(self._handle, _numbers(order), rng, table):
             raise MemoryError(f"No memory to anneal an order of {self.n} vertices.")

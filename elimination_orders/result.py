@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from elimination_orders.graph import Vertex
+from elimination_orders.graph import EliminationGraph, Vertex
+from elimination_orders.objectives import Objective
 
 __all__ = ["HistoryEntry", "OrderResult"]
 
@@ -52,6 +53,8 @@ class OrderResult:
     history: tuple[HistoryEntry, ...] = field(default=(), repr=False)
     seconds: float = 0.0
     evaluations: int = 1
+    graph: EliminationGraph | None = field(default=None, repr=False, compare=False)
+    reference: Objective | None = field(default=None, repr=False, compare=False)
 
     def __len__(self) -> int:
         """Number of eliminations."""

@@ -1,214 +1,123 @@
-"""Simulated annealing over orders, evaluating only what a move changes.
-
-A move permutes a segment of the order.  The graph before and after the segment depends on the sets
-of eliminated vertices alone, hence the steps outside keep their costs and only the segment is
-evaluated, from a stored state, with an early exit at the bound of acceptance.
-
-The random numbers, the moves and the arithmetic are fixed, so that a seed and a number of moves
-determine the result on every machine, in Python and in the compiled kernel alike.
-"""
+"""Simulated annealing as a strategy: schedules, restarts, and windows for long orders."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
-from elimination_orders.bitgraph import BitProblem
-from elimination_orders.native import NativePlanner, kernel_available
+from elimination_orders.heuristics import HEURISTICS
+from elimination_orders.search.annealer import make_annealer
+from elimination_orders.search.base import Search, Strategy
 
-__all__ = ["SURPRISE", "Annealer", "KernelAnnealer", "PythonAnnealer", "make_annealer"]
+__all__ = ["Annealing", "anneal"]
 
-_MASK = (1 << 64) - 1
-
-#: Quantiles of the exponential distribution, -log(u): a move that costs no more than temperature
-#: times one of them is accepted, which is the rule of Metropolis with the draw made in advance.
-#: Rounded, so that the last digit of a mathematical library has no influence.
-SURPRISE: tuple[float, ...] = tuple(
-    round(-math.log((2 * i + 1) / 2048) * 2**20) / 2**20 for i in range(1024)
-)
-
-#: States kept for one order may take this many bytes.
-MAX_STATE_BYTES = 256 * 2**20
+#: Longer orders are annealed window by window: the states kept for an order grow as its cube.
+MAX_LENGTH = 400
 
 
-class Annealer(Protocol):
-    """An order under annealing."""
+@dataclass(frozen=True)
+class Annealing(Strategy):
+    """Simulated annealing with restarts.
 
-    evaluations: int
-    cost: float
-    best_cost: float
-    best_order: list[int]
-
-    def run(self, temperature: float, moves: int) -> None:
-        """Try `moves` moves at `temperature` (in the unit of the cost)."""
-        ...
-
-    def set_order(self, order: Sequence[int]) -> None:
-        """Go on from another order."""
-        ...
-
-
-def make_annealer(problem: Any, order: Sequence[int], seed: int) -> Annealer:
-    """The fastest annealer there is for `problem`.
+    Every round lowers the temperature geometrically from `hot` to `cold` times the best cost, and
+    starts from a heuristic order in turn or from the best order so far.  Without any limit the
+    search ends after ``max_evaluations``, by default 1000 per vertex.
 
     Args:
-        problem: a `BitProblem` or another problem with ``start()`` and ``n``.
-        order: where to start.
-        seed: of the random numbers.
-    """
-    if isinstance(problem, BitProblem) and kernel_available():
-        return KernelAnnealer(problem, order, seed)
-    return PythonAnnealer(problem, order, seed)
-
-
-def first_random(seed: int) -> int:
-    """State of the generator for a seed; neighbouring seeds are driven apart."""
-    value = (seed * 0x9E3779B97F4A7C15 + 0x632BE59BD9B4E019) & _MASK
-    value = ((value ^ (value >> 31)) * 0xBF58476D1CE4E5B9) & _MASK
-    return value ^ (value >> 29)
-
-
-class KernelAnnealer:
-    """`PythonAnnealer` in the compiled kernel."""
-
-    def __init__(self, problem: BitProblem, order: Sequence[int], seed: int) -> None:
-        self._planner = NativePlanner(problem)
-        self._planner.anneal_begin(order, first_random(seed), SURPRISE)
-        self._read()
-
-    def set_order(self, order: Sequence[int]) -> None:
-        """Go on from another order."""
-        self._planner.anneal_set_order(order)
-        self._read()
-
-    def run(self, temperature: float, moves: int) -> None:
-        """Try `moves` moves at `temperature`."""
-        if self._planner.n > 1:
-            self._planner.anneal_run(temperature, moves)
-            self._read()
-
-    def _read(self) -> None:
-        self.cost: float = self._planner.anneal_cost()
-        self.evaluations = self._planner.anneal_evaluations()
-        self.best_cost: float
-        self.best_cost, self.best_order = self._planner.anneal_best()
-
-
-class PythonAnnealer:
-    """An order with the state before each of its steps.
-
-    Args:
-        problem: any problem with ``n``, ``start()`` and states with ``copy`` and ``eliminate``.
-        order: where to start.
-        seed: of the random numbers.
+        starts: names of heuristics; rounds start from them in turn.
+        round_evaluations: orders per vertex in the first round; later rounds are longer.
+        hot: first temperature, as a fraction of the best cost.
+        cold: last temperature, as a fraction of the best cost.
+        levels: number of temperatures of a round.
+        window: eliminations annealed at a time when an order is too long to be annealed as a whole.
     """
 
-    def __init__(self, problem: Any, order: Sequence[int], seed: int) -> None:
-        self._problem = problem
-        self._rng = first_random(seed)
-        self.evaluations = 0
-        self.best_cost: float = math.inf
-        self.best_order: list[int] = []
-        self.set_order(order)
+    starts: tuple[str, ...] = ("eliad", "markowitz", "reverse", "lowest_fill")
+    round_evaluations: int = 200
+    hot: float = 0.02
+    cold: float = 0.0001
+    levels: int = 50
+    window: int = 80
 
-    def set_order(self, order: Sequence[int]) -> None:
-        """Go on from another order."""
-        self._order = list(order)
-        self._states, self._costs = [], []
-        state = self._problem.start()
-        for vertex in order:
-            self._states.append(state)
-            state = state.copy()
-            self._costs.append(state.eliminate(vertex))
-        self.cost: float = sum(self._costs)
-        self._keep_best()
-
-    def run(self, temperature: float, moves: int) -> None:
-        """Try `moves` moves at `temperature`."""
-        if len(self._order) < 2:
+    def run(self, search: Search) -> None:
+        """Anneal until the budget is spent."""
+        problem = search.problem
+        for start in self.starts:
+            if search.best_order is None or not search.is_over():
+                search.try_order(HEURISTICS[start](problem), start)
+        if problem.n < 2:
             return
-        for _ in range(moves):
-            proposal = self._propose()
-            if proposal is None:
-                continue
-            lo, segment = proposal
-            hi = lo + len(segment)
-            old = sum(self._costs[lo:hi])
-            bound = old + temperature * SURPRISE[self._draw() >> 21]
-            self.evaluations += 1
-            total = 0
-            eliminate = self._states[lo].copy().eliminate
-            for vertex in segment:
-                total += eliminate(vertex)
-                if total > bound:
-                    break
+        limit = search.evaluations + (
+            search.remaining if search.budget.is_limited else 1000 * problem.n
+        )
+        turn = 0
+        per_vertex: float = self.round_evaluations
+        while search.evaluations < limit and not search.is_over():
+            share = min(per_vertex * problem.n, limit - search.evaluations)
+            if problem.n > MAX_LENGTH:
+                self._sweep(search, share, turn)
             else:
-                self._accept(lo, segment, total - old)
+                # Every other round starts from the best order.
+                start = self.starts[turn // 2 % len(self.starts)] if self.starts else "best"
+                if turn % 2 == 1 or start == "best":
+                    start, order = "best", list(search.best_order or ())
+                else:
+                    order = HEURISTICS[start](problem)
+                anneal(search, order, int(share), turn, self, f"annealing from {start}")
+            turn += 1
+            per_vertex *= 1.5
 
-    def _accept(self, lo: int, segment: list[int], change: float) -> None:
-        order, states, costs = self._order, self._states, self._costs
-        hi = lo + len(segment)
-        order[lo:hi] = segment
-        state = states[lo]
-        for place in range(lo, hi):
-            states[place] = state
-            state = state.copy()
-            costs[place] = state.eliminate(order[place])
-        self.cost += change
-        if self.cost < self.best_cost:
-            self._keep_best()
+    def _sweep(self, search: Search, evaluations: float, turn: int) -> None:
+        """Anneal the best order window by window, from its first elimination to its last."""
+        problem = search.problem
+        order = list(search.best_order or ())
+        step = self.window // 2
+        # Windows of successive sweeps are shifted against each other.
+        places = range(-(turn % 2) * (step // 2), len(order), step)
+        share = max(self.levels, int(evaluations / len(places)))
+        state = problem.start()
+        total: float = 0
+        for place in places:
+            lo = max(0, place)
+            members = order[lo : place + self.window]
+            if len(members) > 1 and not search.is_over():
+                part, _ = problem.window(state, members)
+                inner = search.part(part, seed=turn)
+                plain = list(range(len(members)))
+                inner.try_order(plain, "order")
+                anneal(inner, plain, share, place + turn, self, "annealing")
+                search.evaluations += inner.evaluations - 1
+                best = inner.best_order or plain
+                order[lo : lo + len(members)] = [members[i] for i in best]
+            total += sum(state.eliminate(vertex) for vertex in order[lo : place + step])
+            search.show()
+        search.offer(order, total, "annealing by windows")
 
-    def _keep_best(self) -> None:
-        if self.cost < self.best_cost:
-            self.best_cost = self.cost
-            self.best_order = list(self._order)
 
-    def _draw(self) -> int:
-        """31 random bits."""
-        self._rng = (self._rng * 6364136223846793005 + 1442695040888963407) & _MASK
-        return self._rng >> 33
+def anneal(
+    search: Search, order: list[int], evaluations: int, salt: int, settings: Any, method: str
+) -> None:
+    """One round of annealing.
 
-    def _propose(self) -> tuple[int, list[int]] | None:
-        """A place and the segment that would stand there; None if the draw led to no move.
-
-        Relocations of one vertex (60 %, half of them within 8 places), swaps of two (20 %) and
-        moves of a block of 2 to 7 (20 %, a third of them reversed).
-        """
-        draw, order = self._draw, self._order
-        n = len(order)
-        kind = draw() * 20 >> 31
-        i = draw() * n >> 31
-        if kind < 12:
-            if kind < 6:
-                distance = (draw() * 16 >> 31) - 8
-                j = i + distance + (distance >= 0)
-                if j < 0 or j >= n:
-                    return None
-            else:
-                j = draw() * n >> 31
-                if i == j:
-                    return None
-            if i < j:
-                return i, [*order[i + 1 : j + 1], order[i]]
-            return j, [order[i], *order[j:i]]
-        if kind < 16:
-            j = draw() * n >> 31
-            if i == j:
-                return None
-            lo, hi = (i, j) if i < j else (j, i)
-            segment = order[lo : hi + 1]
-            segment[0], segment[-1] = segment[-1], segment[0]
-            return lo, segment
-        length = 2 + (draw() * 6 >> 31)
-        if i + length > n:
-            return None
-        j = draw() * (n - length + 1) >> 31
-        if i == j:
-            return None
-        block = order[i : i + length]
-        if draw() * 3 >> 31 == 0:
-            block.reverse()
-        if j < i:
-            return j, block + order[j:i]
-        return i, order[i + length : j + length] + block
+    Args:
+        search: receives what is found.
+        order: where to start.
+        evaluations: moves to try.
+        salt: distinguishes rounds of one seed.
+        settings: an `Annealing`, for the schedule.
+        method: under which orders are offered.
+    """
+    annealer = make_annealer(search.problem, order, search.seed * 1_000_003 + salt)
+    levels = max(1, min(settings.levels, evaluations))
+    before = search.evaluations
+    for level in range(levels):
+        fraction = settings.hot * (settings.cold / settings.hot) ** (level / max(1, levels - 1))
+        # Rounded: the last digit of a power may differ between mathematical libraries.
+        temperature = float(f"{annealer.best_cost * fraction:.6g}")
+        annealer.run(temperature, evaluations // levels)
+        search.evaluations = before + annealer.evaluations
+        if annealer.best_cost < search.best_cost:
+            search.offer(annealer.best_order, annealer.best_cost, method)
+        search.show(f"T={temperature:.1e}")
+        if search.is_over():
+            break
