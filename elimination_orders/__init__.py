@@ -10,6 +10,7 @@ edges go in; an order and its cost come out::
 """
 
 from elimination_orders.algebra import EDGE_KINDS, EdgeAlgebra, LiteratureAlgebra, UnitAwareAlgebra
+from elimination_orders.cache import PlanCache
 from elimination_orders.cost import elimination_cost, elimination_trace
 from elimination_orders.errors import (
     InvalidGraphError,
@@ -53,6 +54,7 @@ __all__ = [
     "Objective",
     "Optimal",
     "OrderResult",
+    "PlanCache",
     "PlannerError",
     "Strategy",
     "UnitAwareAlgebra",

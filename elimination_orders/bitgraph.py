@@ -11,6 +11,7 @@ vertices.  Everything in the search modules that evaluates only part of an order
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -119,6 +120,16 @@ class BitProblem:
         """Cost of eliminating the vertices of `order`, which need not be all."""
         eliminate = self.start().eliminate
         return sum(map(eliminate, order))
+
+    def evaluate_below(self, order: Sequence[int], bound: float) -> float:
+        """Cost of `order`, or infinity as soon as it is known not to be below `bound`."""
+        eliminate = self.start().eliminate
+        total = 0
+        for vertex in order:
+            total += eliminate(vertex)
+            if total >= bound:
+                return math.inf
+        return total
 
     def step_costs(self, order: Sequence[int]) -> list[int]:
         """Cost of every elimination of `order`."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from elimination_orders.bounds import lower_bound
+from elimination_orders.cache import PlanCache
 from elimination_orders.cost import elimination_cost
 from elimination_orders.errors import InvalidOrderError
 from elimination_orders.graph import EliminationGraph, Vertex
@@ -110,6 +112,7 @@ def find_order(
     seed: int = 0,
     progress: bool = False,
     objective: str | Objective | Score = "muls",
+    cache: bool | str | Path | PlanCache | None = None,
 ) -> OrderResult:
     """Find an elimination order of `graph`.
 
@@ -126,6 +129,9 @@ def find_order(
         progress: whether to show the state of a search.
         objective: what to minimise, see `elimination_orders.objectives.resolve_objective`.
 
+        cache: orders kept on disk: a `PlanCache`, a folder, True for the user's cache folder, or
+            None to search anew at every call.
+
     Returns:
         The order with its cost and how it was found.
 
@@ -137,7 +143,14 @@ def find_order(
     if isinstance(order, str):
         order = ORDERS[ORDERS.resolve(order)]
     if isinstance(order, Strategy):
-        return order(graph, objective, max_time=max_time, seed=seed, progress=progress)
+        return order(
+            graph,
+            objective,
+            max_time=max_time,
+            seed=seed,
+            progress=progress,
+            cache=_as_cache(cache),
+        )
     begin = time.perf_counter()
     if callable(order):
         method = getattr(order, "__name__", type(order).__name__)
@@ -165,3 +178,11 @@ def find_order(
         graph=graph,
         reference=objective,
     )
+
+
+def _as_cache(cache: bool | str | Path | PlanCache | None) -> PlanCache | None:
+    if cache is None or cache is False:
+        return None
+    if cache is True:
+        return PlanCache()
+    return cache if isinstance(cache, PlanCache) else PlanCache(Path(cache))

@@ -1,17 +1,17 @@
 r"""Eliminations that can be done before any search without losing the optimum; independent parts.
 
 Write ``G/X`` for the graph after eliminating the set X: it has an edge u -> w if and only if there
-is a path from u to w through X.  Let b(v) be the bound of `elimination_orders.bounds`: no elimination
-of v ever costs less.  The rules for plain multiplication counts, each applied until none fits:
+is a path from u to w through X.  Let b(v) be the bound of `elimination_orders.bounds`: no
+elimination of v ever costs less.  The rules for plain multiplication counts, each applied until
+none fits:
 
 *Free.*  A vertex without predecessors or without successors costs nothing now, and taking its edges
 away never raises the degree of another.
 
-*No fill.*  If eliminating v adds no edge and costs b(v), it may come first.  Proof: take any
-order and move v to the front.  v costs no more than before.  Any other vertex w that used to be
-eliminated after v sees the same graph; one that used to come before v, at the set X, sees
-``G - v`` with X eliminated, because no edge was added; its neighbours there are a subset of those in
-``G/X``.
+*No fill.*  If eliminating v adds no edge and costs b(v), it may come first.  Proof: take any order
+and move v to the front.  v costs no more than before.  Any other vertex w that used to come after v
+sees the same graph; one that used to come before v, at the set X, sees ``G - v`` with X eliminated,
+because no edge was added; its neighbours there are a subset of those in ``G/X``.
 
 *Input chain.*  If the only predecessor of v is an input u and v costs b(v), it may come first.
 Proof: as above; a vertex w that used to come before v now sees u where it saw v, since u is never

@@ -7,6 +7,7 @@ have in common: an elimination replaces rows and never changes one, so that a co
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -105,6 +106,21 @@ class TensorProblem:
     def evaluate(self, order: Sequence[int]) -> float:
         """Objective of `order`, which need not name all vertices."""
         return self.objective.total(self.step_costs(order))
+
+    def evaluate_below(self, order: Sequence[int], bound: float) -> float:
+        """Objective of `order`, or infinity as soon as it is known not to be below `bound`.
+
+        Objectives other than the cost of the algebra are always computed to the end.
+        """
+        if not self.plain:
+            return self.evaluate(order)
+        eliminate = self.start().eliminate
+        total: float = 0
+        for vertex in order:
+            total += eliminate(vertex)
+            if total >= bound:
+                return math.inf
+        return total
 
     def window(self, state: TensorState, members: Sequence[int]) -> tuple[TensorProblem, list[int]]:
         """The part of a state that the elimination of a few vertices can see.

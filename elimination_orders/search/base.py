@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from elimination_orders.bounds import lower_bound
+from elimination_orders.cache import Entry, PlanCache
 from elimination_orders.errors import InvalidOrderError
 from elimination_orders.graph import EliminationGraph
 from elimination_orders.objectives import Objective, Score, resolve_objective
@@ -107,6 +108,7 @@ class Search:
         self._last_improvement = 0
         self._progress = progress
         self.reference: float | None = None
+        self.question_limit = math.inf
 
     def part(self, problem: Any, share: float | None = None, seed: int = 0) -> Search:
         """A search of a part of the problem, which ends no later than this one.
@@ -121,7 +123,9 @@ class Search:
             seconds=self.budget.seconds - (time.perf_counter() - self.begin),
             evaluations=left if share is None else min(left, share),
         )
-        return Search(problem, self.seed + seed, budget)
+        search = Search(problem, self.seed + seed, budget)
+        search.question_limit = self.question_limit
+        return search
 
     def offer(self, order: Sequence[int], cost: float, method: str) -> bool:
         """Keep `order` if it is the best so far; says whether it is."""
@@ -134,8 +138,11 @@ class Search:
         return better
 
     def try_order(self, order: Sequence[int], method: str) -> float:
-        """Evaluate `order`, offer it, and return its cost."""
-        cost = self.problem.evaluate(order)
+        """Evaluate `order` as far as it is better than the best, offer it, and return its cost."""
+        if self.best_order is None:
+            cost = self.problem.evaluate(order)
+        else:
+            cost = self.problem.evaluate_below(order, self.best_cost)
         self.evaluations += 1
         self.offer(order, cost, method)
         return cost
@@ -150,9 +157,16 @@ class Search:
         """Evaluations that are left."""
         return max(0, self.budget.evaluations - self.evaluations)
 
+    @property
+    def questions(self) -> int:
+        """How often the algebra of the graph was asked; 0 where there is none."""
+        return getattr(getattr(self.problem, "algebra", None), "questions", 0)
+
     def is_over(self) -> bool:
         """Whether the budget is spent or nothing can be won any more."""
         budget = self.budget
+        if self.questions >= self.question_limit:
+            return True
         if self.best_order is not None:
             if self.best_cost <= self.lower_bound:
                 return True
@@ -206,6 +220,7 @@ class Strategy(ABC):
         max_time: float | str | None = None,
         seed: int = 0,
         progress: bool = False,
+        cache: PlanCache | None = None,
     ) -> OrderResult:
         """Find an order of `graph`.
 
@@ -217,6 +232,7 @@ class Strategy(ABC):
             max_time: see the class.
             seed: of the random numbers, unless the strategy has its own.
             progress: whether to show the state of the search.
+            cache: orders on disk; None: every call searches.
 
         Returns:
             The order with its cost and how it was found.
@@ -224,15 +240,44 @@ class Strategy(ABC):
         objective = resolve_objective(objective)
         budget = Budget.parse(self.max_time if max_time is None else max_time, self.max_evaluations)
         problem = number_problem(graph, objective)
+        seed = seed if self.seed is None else self.seed
+        key = None if cache is None else cache.key(problem, objective, f"{self!r} {budget} {seed}")
         with ProgressLine(self.name, progress or self.progress) as line:
-            search = Search(problem, seed if self.seed is None else self.seed, budget, line)
+            search = Search(problem, seed, budget, line)
             search.lower_bound = lower_bound(problem)
-            try:
-                self.run(search)
-            except KeyboardInterrupt:
-                if search.best_order is None:
-                    raise
+            if cache is None or key is None:
+                self._run_until_interrupted(search)
+            else:
+                self._run_with_cache(search, cache, key)
             return finish(graph, objective, search, self.name)
+
+    def _run_until_interrupted(self, search: Search) -> None:
+        try:
+            self.run(search)
+        except KeyboardInterrupt:
+            if search.best_order is None:
+                raise
+
+    def _run_with_cache(self, search: Search, cache: PlanCache, key: str) -> None:
+        entry = None if cache.overwrite is True else cache.load(key, search.problem)
+        if entry is None or cache.overwrite:
+            self._run_until_interrupted(search)
+            if entry is None or search.best_cost < entry.cost:
+                if search.best_order is not None:
+                    cache.store(
+                        key,
+                        Entry(
+                            order=tuple(search.best_order),
+                            cost=search.best_cost,
+                            method=search.best_method,
+                            lower_bound=min(search.lower_bound, search.best_cost),
+                            optimal=search.best_cost <= search.lower_bound,
+                            evaluations=search.evaluations,
+                        ),
+                    )
+                return
+        search.lower_bound = max(search.lower_bound, entry.lower_bound)
+        search.offer(entry.order, entry.cost, f"cache ({entry.method})")
 
 
 def finish(
@@ -258,4 +303,3 @@ def finish(
         graph=graph,
         reference=objective,
     )
-

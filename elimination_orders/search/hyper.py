@@ -35,15 +35,20 @@ class Auto(Strategy):
     on the speed of the machine.
 
     Args:
-        evaluations: orders per vertex that annealing looks at in parts of ordinary size; there are
-            at most 20,000 in all for every part.
+        evaluations: orders per vertex that annealing looks at in parts of ordinary size.
+        most: limit on the orders for one part of ordinary size.
+        questions: new products and sums that the algebra of a graph may be asked for after the
+            heuristics.
     """
 
-    evaluations: int = 200
+    evaluations: int = 400
+    most: int = 40_000
+    questions: int = 3000
 
     def run(self, search: Search) -> None:
         """Run the stages until the lower bound is met or all are done."""
         try_heuristics(search)
+        search.question_limit = search.questions + self.questions
         if search.is_over():
             return
         solve_in_parts(search, self._solve)
@@ -59,7 +64,7 @@ class Auto(Strategy):
         if not isinstance(problem, BitProblem):
             self._solve_tensor(search, combine)
             return
-        orders = min(self.evaluations * problem.n, 20_000)
+        orders = min(self.evaluations * problem.n, self.most)
         if problem.n > MAX_LENGTH:
             orders = 25 * problem.n
         orders = int(min(orders, search.remaining))
@@ -74,9 +79,9 @@ class Auto(Strategy):
         """Algebras are slow to ask: few evaluations, all of them close to the best order."""
         n = search.problem.n
         if combine == "sum":
-            width = 6 if n <= 50 else 5 if n <= 200 else 4
-            improve_by_windows(search, list(search.best_order or ()), width, 3, "windows")
-        orders = int(min(20 * n, 4000, search.remaining))
+            width, sweeps = (6, 3) if n <= 60 else (5, 2) if n <= 300 else (4, 1)
+            improve_by_windows(search, list(search.best_order or ()), width, sweeps, "windows")
+        orders = int(min(40 * n, 1500, search.remaining))
         if orders > 0:
             search.budget = replace(search.budget, evaluations=search.evaluations + orders)
             Annealing(starts=(), round_evaluations=math.ceil(orders / n), levels=20).run(search)

@@ -75,7 +75,7 @@ def solve_part(search: Search, part: Any, max_states: int) -> tuple[float, list[
     Annealing().run(inner)
     search.evaluations += inner.evaluations
     cost, order = inner.best_cost, list(inner.best_order or range(part.n))
-    least = inner.lower_bound
+    least: float = inner.lower_bound
     if cost > least and isinstance(part, BitProblem) and part.effective_weights[1:] == (0, 0):
         least, better = _branch_and_bound(search, part, cost, max_states)
         if better is not None:
@@ -99,7 +99,7 @@ def _branch_and_bound(
     bounds = vertex_bounds(problem)
     # (bound, minus depth, number, eliminated set, cost so far, order, whether the bound is its own)
     heap: list[tuple[float, int, int, int, float, tuple[int, ...], bool]] = []
-    heap.append((sum(bounds), 0, 0, 0, 0, (), True))
+    heap.append((sum(bounds), 0, 0, 0, 0.0, (), True))
     cheapest: dict[int, float] = {0: 0}
     looked_at = 0
     while heap:
@@ -128,7 +128,8 @@ def _branch_and_bound(
         # A vertex that may come first without loss leaves nothing to branch on.
         for group in [first] if first else false_twins(part):
             state = part.start()
-            after, total = done, cost
+            total = cost
+            after = done
             for vertex in group:
                 total += state.eliminate(vertex)
                 after |= 1 << left[vertex]
@@ -137,7 +138,5 @@ def _branch_and_bound(
             cheapest[after] = total
             known = total + sum(b for v, b in enumerate(bounds) if v not in group)
             longer = (*order, *(left[vertex] for vertex in group))
-            heapq.heappush(
-                heap, (known, -len(longer), len(cheapest), after, total, longer, False)
-            )
+            heapq.heappush(heap, (known, -len(longer), len(cheapest), after, total, longer, False))
     return upper, None
