@@ -168,10 +168,13 @@ def plot_graph(result: OrderResult) -> tuple[Any, Any]:
         (x0, y0), (x1, y1) = position[u], position[v]
         ax.plot([x0, x1], [y0, y1], color="lightgrey", linewidth=0.5, zorder=1)
     ends = [v for v in graph.vertices if v not in place]
-    ax.scatter(*zip(*[position[v] for v in ends], strict=True), color="black", s=12, zorder=2)
+    x, y = zip(*[position[v] for v in ends], strict=True)
+    ax.scatter(x, y, color="black", s=12, zorder=2)
     if place:
+        x, y = zip(*[position[v] for v in place], strict=True)
         points = ax.scatter(
-            *zip(*[position[v] for v in place], strict=True),
+            x,
+            y,
             c=[cost[v] for v in place],
             cmap="viridis",
             s=20,

@@ -106,6 +106,9 @@ class PythonAnnealer:
 
     def __init__(self, problem: Any, order: Sequence[int], seed: int) -> None:
         self._problem = problem
+        objective = getattr(problem, "objective", None)
+        summed = objective is None or objective.combine == "sum"
+        self._total = None if summed else objective.total
         self._rng = first_random(seed)
         self.evaluations = 0
         self.best_cost: float = math.inf
@@ -121,7 +124,7 @@ class PythonAnnealer:
             self._states.append(state)
             state = state.copy()
             self._costs.append(state.eliminate(vertex))
-        self.cost: float = sum(self._costs)
+        self.cost: float = sum(self._costs) if self._total is None else self._total(self._costs)
         self._keep_best()
 
     def run(self, temperature: float, moves: int) -> None:
@@ -134,19 +137,27 @@ class PythonAnnealer:
                 continue
             lo, segment = proposal
             hi = lo + len(segment)
-            old = sum(self._costs[lo:hi])
-            bound = old + temperature * SURPRISE[self._draw() >> 21]
+            slack = temperature * SURPRISE[self._draw() >> 21]
             self.evaluations += 1
-            total = 0
             eliminate = self._states[lo].copy().eliminate
-            for vertex in segment:
-                total += eliminate(vertex)
-                if total > bound:
-                    break
+            if self._total is None:
+                old = sum(self._costs[lo:hi])
+                bound = old + slack
+                total = 0
+                for vertex in segment:
+                    total += eliminate(vertex)
+                    if total > bound:
+                        break
+                else:
+                    self._accept(lo, segment, self.cost + (total - old))
             else:
-                self._accept(lo, segment, total - old)
+                # A maximum or minimum over the steps: no part of the sum tells it early.
+                scores = [eliminate(vertex) for vertex in segment]
+                cost = self._total([*self._costs[:lo], *scores, *self._costs[hi:]])
+                if cost <= self.cost + slack:
+                    self._accept(lo, segment, cost)
 
-    def _accept(self, lo: int, segment: list[int], change: float) -> None:
+    def _accept(self, lo: int, segment: list[int], cost: float) -> None:
         order, states, costs = self._order, self._states, self._costs
         hi = lo + len(segment)
         order[lo:hi] = segment
@@ -155,7 +166,7 @@ class PythonAnnealer:
             states[place] = state
             state = state.copy()
             costs[place] = state.eliminate(order[place])
-        self.cost += change
+        self.cost = cost
         if self.cost < self.best_cost:
             self._keep_best()
 

@@ -45,7 +45,7 @@ class Annealing(Strategy):
         for start in self.starts:
             if search.best_order is None or not search.is_over():
                 search.try_order(HEURISTICS[start](problem), start)
-        if problem.n < 2:
+        if problem.n < 2 or (problem.n > MAX_LENGTH and not search.is_sum):
             return
         limit = search.evaluations + (
             search.remaining if search.budget.is_limited else 1000 * problem.n
@@ -82,7 +82,7 @@ class Annealing(Strategy):
             members = order[lo : place + self.window]
             if len(members) > 1 and not search.is_over():
                 part, _ = problem.window(state, members)
-                inner = search.part(part, seed=turn)
+                inner = search.part(part)
                 plain = list(range(len(members)))
                 inner.try_order(plain, "order")
                 anneal(inner, plain, share, place + turn, self, "annealing")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from elimination_orders.bounds import lower_bound
@@ -109,22 +109,31 @@ class Search:
         self._progress = progress
         self.reference: float | None = None
         self.question_limit = math.inf
+        self.listener: Callable[[Search], None] | None = None
 
-    def part(self, problem: Any, share: float | None = None, seed: int = 0) -> Search:
+    def part(
+        self,
+        problem: Any,
+        share: float = 1.0,
+        limit: float = math.inf,
+        listener: Callable[[Search], None] | None = None,
+    ) -> Search:
         """A search of a part of the problem, which ends no later than this one.
 
         Args:
             problem: the part.
-            share: limit on its evaluations.
-            seed: added to the seed of this search.
+            share: fraction of the budget that is left.
+            limit: on its evaluations.
+            listener: is told of every improvement.
         """
-        left = self.budget.evaluations - self.evaluations
-        budget = Budget(
-            seconds=self.budget.seconds - (time.perf_counter() - self.begin),
-            evaluations=left if share is None else min(left, share),
+        budget = replace(
+            self.budget,
+            seconds=share * max(0.0, self.budget.seconds - self.seconds),
+            evaluations=min(limit, _share(share, self.remaining)),
         )
-        search = Search(problem, self.seed + seed, budget)
+        search = Search(problem, self.seed, budget)
         search.question_limit = self.question_limit
+        search.listener = listener
         return search
 
     def offer(self, order: Sequence[int], cost: float, method: str) -> bool:
@@ -133,9 +142,16 @@ class Search:
         if better:
             self.best_cost, self.best_order, self.best_method = cost, list(order), method
             self._last_improvement = self.evaluations
-            self.history.append(HistoryEntry(cost, self.evaluations, self.seconds, method))
+            self.record(cost, self.evaluations, method)
+            if self.listener is not None:
+                self.listener(self)
         self.show()
         return better
+
+    def record(self, cost: float, evaluations: int, method: str) -> None:
+        """Enter an improvement in the history, unless it is there already."""
+        if not self.history or cost < self.history[-1].cost:
+            self.history.append(HistoryEntry(cost, evaluations, self.seconds, method))
 
     def try_order(self, order: Sequence[int], method: str) -> float:
         """Evaluate `order` as far as it is better than the best, offer it, and return its cost."""
@@ -178,10 +194,19 @@ class Search:
             or (not math.isinf(budget.seconds) and self.seconds >= budget.seconds)
         )
 
+    @property
+    def is_sum(self) -> bool:
+        """Whether the cost of an order is the sum over its steps."""
+        return getattr(getattr(self.problem, "objective", None), "combine", "sum") == "sum"
+
     def show(self, note: str = "") -> None:
         """Tell the progress line how things stand."""
         if self._progress is not None:
             self._progress.update(self.best_cost, self.reference, self.evaluations, note)
+
+
+def _share(share: float, amount: float) -> float:
+    return amount if math.isinf(amount) else math.ceil(share * amount)
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
 
 from elimination_orders.bitgraph import BitProblem
 from elimination_orders.bounds import lower_bound
@@ -55,14 +54,13 @@ class Auto(Strategy):
 
     def _solve(self, search: Search) -> None:
         problem = search.problem
-        combine = getattr(getattr(problem, "objective", None), "combine", "sum")
-        if problem.n <= EXACT_LENGTH and combine == "sum":
+        if problem.n <= EXACT_LENGTH and search.is_sum:
             cost, order = solve_by_subsets(problem)
             search.evaluations += 1 << problem.n
             search.offer(order, cost, "subsets")
             return
         if not isinstance(problem, BitProblem):
-            self._solve_tensor(search, combine)
+            self._solve_tensor(search)
             return
         orders = min(self.evaluations * problem.n, self.most)
         if problem.n > MAX_LENGTH:
@@ -75,10 +73,10 @@ class Auto(Strategy):
             per_vertex = math.ceil(orders / problem.n)
             Annealing(starts=(), round_evaluations=per_vertex).run(search)
 
-    def _solve_tensor(self, search: Search, combine: str) -> None:
+    def _solve_tensor(self, search: Search) -> None:
         """Algebras are slow to ask: few evaluations, all of them close to the best order."""
         n = search.problem.n
-        if combine == "sum":
+        if search.is_sum:
             width, sweeps = (6, 3) if n <= 60 else (5, 2) if n <= 300 else (4, 1)
             improve_by_windows(search, list(search.best_order or ()), width, sweeps, "windows")
         orders = int(min(40 * n, 1500, search.remaining))
@@ -114,7 +112,7 @@ def try_heuristics(search: Search) -> None:
         search.try_order(order, name)
 
 
-def solve_in_parts(search: Search, solve: Any) -> None:
+def solve_in_parts(search: Search, solve: Callable[[Search], None]) -> None:
     """Reduce the problem, search every part from the best order so far, and join the parts.
 
     Args:
@@ -123,29 +121,50 @@ def solve_in_parts(search: Search, solve: Any) -> None:
     """
     problem = search.problem
     reduction = reduce_problem(problem)
-    order = list(reduction.prefix)
-    total = reduction.cost
+    if len(reduction.parts) == 1 and not reduction.prefix:
+        solve(search)
+        return
     place = {vertex: i for i, vertex in enumerate(search.best_order or ())}
-    summed = getattr(getattr(problem, "objective", None), "combine", "sum") == "sum"
-    for part in reduction.parts:
-        if len(reduction.parts) == 1 and not reduction.prefix:
-            solve(search)
-            return
-        piece, _ = problem.window(reduction.state, part)
-        inner = search.part(piece)
+    # Small parts first: what they leave of the budget goes to the large ones.
+    parts = [sorted(part, key=lambda v: place[v]) for part in reversed(reduction.parts)]
+    pieces = [problem.window(reduction.state, part)[0] for part in parts]
+    orders = [list(range(len(part))) for part in parts]
+    costs = [piece.evaluate(order) for piece, order in zip(pieces, orders, strict=True)]
+    unsolved = reduction.n_left
+    interrupted = False
+    for i, piece in enumerate(pieces):
+        outside = reduction.cost + sum(costs) - costs[i]
+
+        def tell(inner: Search, outside: float = outside) -> None:
+            evaluations = search.evaluations + inner.evaluations
+            if outside + inner.best_cost < search.best_cost:
+                search.record(outside + inner.best_cost, evaluations, inner.best_method)
+
+        inner = search.part(piece, share=piece.n / unsolved, listener=tell)
+        unsolved -= piece.n
         inner.lower_bound = lower_bound(piece)
-        start = sorted(range(len(part)), key=lambda i: place[part[i]])
-        inner.try_order(start, "order")
-        for name in ("eliad", "lowest_fill", "markowitz"):
-            if piece.n <= 300 and not inner.is_over():
-                inner.try_order(HEURISTICS[name](piece), name)
-        if not inner.is_over():
-            solve(inner)
+        inner.offer(orders[i], costs[i], "order")
+        try:
+            if not interrupted:
+                _solve_part(inner, solve)
+        except KeyboardInterrupt:
+            interrupted = True
         search.evaluations += inner.evaluations
-        order += [part[i] for i in inner.best_order or start]
-        total += inner.best_cost
-    if summed:
-        search.try_order(order, "parts")
+        orders[i], costs[i] = list(inner.best_order or ()), inner.best_cost
+    order = list(reduction.prefix)
+    for part, inside in zip(parts, orders, strict=True):
+        order += [part[i] for i in inside]
+    search.try_order(order, "parts")
+    if interrupted:
+        raise KeyboardInterrupt
+
+
+def _solve_part(search: Search, solve: Callable[[Search], None]) -> None:
+    for name in ("eliad", "lowest_fill", "markowitz"):
+        if search.problem.n <= 300 and not search.is_over():
+            search.try_order(HEURISTICS[name](search.problem), name)
+    if not search.is_over():
+        solve(search)
 
 
 METHODS: Mapping[str, Strategy] = {
@@ -210,16 +229,15 @@ class HyperPlanner(Strategy):
 
     def _solve(self, search: Search) -> None:
         n = search.problem.n
-        if n <= EXACT_LENGTH:
-            Auto().run(search)
+        if n <= EXACT_LENGTH and search.is_sum:
+            Auto()._solve(search)
             return
         for method in self.methods:
             if search.is_over():
                 return
             strategy = self._strategy(method)
             if isinstance(strategy, WindowDP):
-                summed = getattr(getattr(search.problem, "objective", None), "combine", "sum")
-                if summed == "sum":
+                if search.is_sum:
                     order = list(search.best_order or ())
                     improve_by_windows(search, order, strategy.width, strategy.sweeps, "windows")
             else:

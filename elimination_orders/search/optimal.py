@@ -70,7 +70,7 @@ def solve_part(search: Search, part: Any, max_states: int) -> tuple[float, list[
         cost, order = solve_by_subsets(part)
         search.evaluations += 1 << part.n
         return cost, order, cost
-    inner = search.part(part, share=400 * part.n)
+    inner = search.part(part, limit=400 * part.n)
     inner.lower_bound = lower_bound(part)
     Annealing().run(inner)
     search.evaluations += inner.evaluations

@@ -69,7 +69,6 @@ def improve_by_windows(
     """
     problem = search.problem
     order = list(order)
-    costs = problem.step_costs(order)
     step = max(1, width // 3)
     for _ in range(sweeps):
         changed = False
@@ -80,9 +79,8 @@ def improve_by_windows(
                 part, _ = problem.window(state, members)
                 cost, best = solve_by_subsets(part)
                 search.evaluations += 1
-                if cost < sum(costs[place : place + width]):
+                if cost < part.evaluate(range(len(members))):
                     order[place : place + width] = [members[i] for i in best]
-                    costs[place : place + width] = part.step_costs(best)
                     changed = True
             for vertex in order[place : place + step]:
                 state.eliminate(vertex)
