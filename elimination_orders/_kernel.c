@@ -22,7 +22,7 @@ typedef struct {
     size_t words;
 
     /* annealing */
-    int *order, *best_order, *segment;
+    int *order, *best_order, *segment, *moved;
     int64_t *costs;  /* of every step of `order` */
     word **states;   /* states[i]: before step i of `order` */
     word *scratch;
@@ -150,7 +150,7 @@ ALWAYS_INLINE void run(Planner *P, double temperature, int64_t moves, const int 
     int64_t *costs = P->costs;
     uint64_t rng = P->rng;
     for (int64_t move = 0; move < moves; move++) {
-        const int kind = below(&rng, 20);
+        const int kind = below(&rng, 24);
         const int i = below(&rng, n);
         int lo, hi;
         if (kind < 12) { /* relocate one vertex */
@@ -179,7 +179,7 @@ ALWAYS_INLINE void run(Planner *P, double temperature, int64_t moves, const int 
             memcpy(segment, order + lo, (hi - lo + 1) * sizeof(int));
             segment[0] = order[hi];
             segment[hi - lo] = order[lo];
-        } else { /* move a block, perhaps reversed */
+        } else if (kind < 20) { /* move a block, perhaps reversed */
             const int length = 2 + below(&rng, 6);
             if (i + length > n) continue;
             const int j = below(&rng, n - length + 1);
@@ -191,6 +191,27 @@ ALWAYS_INLINE void run(Planner *P, double temperature, int64_t moves, const int 
             else memcpy(segment, order + i + length, (j - i) * sizeof(int));
             for (int k = 0; k < length; k++)
                 segment[at + k] = order[backwards ? i + length - 1 - k : i + k];
+        } else { /* gather vertices that are neighbours in topological order */
+            const int length = 2 + below(&rng, n);
+            if (i + length > n) continue;
+            int j = below(&rng, n - length + 1);
+            const int arrangement = below(&rng, 3);
+            if (below(&rng, 2)) j = below(&rng, 2) ? 0 : n - length;
+            int *moved = P->moved;
+            for (int k = 0, inside = j, outside = 0; k < n; k++) {
+                const int v = order[k];
+                if (v >= i && v < i + length) {
+                    if (arrangement == 0) moved[inside++] = v;
+                    else moved[j + (arrangement == 1 ? v - i : i + length - 1 - v)] = v;
+                } else {
+                    moved[outside < j ? outside : outside + length] = v;
+                    outside++;
+                }
+            }
+            for (lo = 0; lo < n && moved[lo] == order[lo];) lo++;
+            if (lo == n) continue;
+            for (hi = n - 1; moved[hi] == order[hi];) hi--;
+            memcpy(segment, moved + lo, (hi - lo + 1) * sizeof(int));
         }
         int64_t old = 0, total = 0;
         for (int k = lo; k <= hi; k++) old += costs[k];
@@ -285,6 +306,7 @@ void planner_free(Planner *P) {
     free(P->order);
     free(P->best_order);
     free(P->segment);
+    free(P->moved);
     free(P->costs);
     free(P);
 }
@@ -321,10 +343,11 @@ int anneal_begin(Planner *P, const int *order, uint64_t rng, const double *surpr
     if (!P->states) {
         P->order = malloc((n + 1) * sizeof(int));
         P->best_order = malloc((n + 1) * sizeof(int));
+        P->moved = malloc((n + 1) * sizeof(int));
         P->segment = malloc((n + 8) * sizeof(int));
         P->costs = malloc((n + 1) * sizeof(int64_t));
         P->states = calloc(n + 1, sizeof(word *));
-        if (!P->order || !P->best_order || !P->segment || !P->costs || !P->states) return 0;
+        if (!P->order || !P->best_order || !P->segment || !P->moved || !P->costs || !P->states) return 0;
         for (int i = 0; i < n; i++)
             if (!(P->states[i] = malloc(P->words * sizeof(word) + 1))) return 0;
     }

@@ -1,9 +1,9 @@
 """Orders kept on disk.
 
 An entry is one small JSON file, named by a hash of the numbered graph (the names of vertices have
-no influence), the objective and the options of the search.  Entries are written to a file of their own
-and moved into place, so that several processes may use one folder; whatever cannot be read, or is
-no order of the graph with the cost that it claims, is ignored and written anew.
+no influence), the objective and the options of the search.  Entries are written to a file of their
+own and moved into place, so that several processes may use one folder; whatever cannot be read, or
+is no order of the graph with the cost that it claims, is ignored and written anew.
 """
 
 from __future__ import annotations

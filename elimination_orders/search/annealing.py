@@ -81,14 +81,16 @@ class Annealing(Strategy):
             lo = max(0, place)
             members = order[lo : place + self.window]
             if len(members) > 1 and not search.is_over():
-                part, _ = problem.window(state, members)
+                # Numbered topologically, as the annealer expects it.
+                numbers = sorted(members)
+                part, _ = problem.window(state, numbers)
                 inner = search.part(part)
-                plain = list(range(len(members)))
-                inner.try_order(plain, "order")
-                anneal(inner, plain, share, place + turn, self, "annealing")
+                start = [numbers.index(vertex) for vertex in members]
+                inner.try_order(start, "order")
+                anneal(inner, start, share, place + turn, self, "annealing")
                 search.evaluations += inner.evaluations - 1
-                best = inner.best_order or plain
-                order[lo : lo + len(members)] = [members[i] for i in best]
+                best = inner.best_order or start
+                order[lo : lo + len(members)] = [numbers[i] for i in best]
             total += sum(state.eliminate(vertex) for vertex in order[lo : place + step])
             search.show()
         search.offer(order, total, "annealing by windows")

@@ -126,9 +126,9 @@ def solve_in_parts(search: Search, solve: Callable[[Search], None]) -> None:
         return
     place = {vertex: i for i, vertex in enumerate(search.best_order or ())}
     # Small parts first: what they leave of the budget goes to the large ones.
-    parts = [sorted(part, key=lambda v: place[v]) for part in reversed(reduction.parts)]
+    parts = list(reversed(reduction.parts))
     pieces = [problem.window(reduction.state, part)[0] for part in parts]
-    orders = [list(range(len(part))) for part in parts]
+    orders = [_ranked([place[vertex] for vertex in part]) for part in parts]
     costs = [piece.evaluate(order) for piece, order in zip(pieces, orders, strict=True)]
     unsolved = reduction.n_left
     interrupted = False
@@ -157,6 +157,10 @@ def solve_in_parts(search: Search, solve: Callable[[Search], None]) -> None:
     search.try_order(order, "parts")
     if interrupted:
         raise KeyboardInterrupt
+
+
+def _ranked(places: list[int]) -> list[int]:
+    return sorted(range(len(places)), key=places.__getitem__)
 
 
 def _solve_part(search: Search, solve: Callable[[Search], None]) -> None:
