@@ -89,8 +89,7 @@ def plot_history(result: OrderResult) -> tuple[Any, Any]:
     Returns:
         Figure and axes of matplotlib.
     """
-    import matplotlib.pyplot as plt
-
+    plt = _pyplot()
     fig, ax = plt.subplots()
     x = [entry.evaluations for entry in result.history] + [result.evaluations]
     y = [entry.cost for entry in result.history]
@@ -115,8 +114,7 @@ def plot_steps(result: OrderResult, *others: str) -> tuple[Any, Any]:
     Returns:
         Figure and axes of matplotlib.
     """
-    import matplotlib.pyplot as plt
-
+    plt = _pyplot()
     graph, objective = _require_graph(result)
     problem = number_problem(graph, objective)
     fig, ax = plt.subplots()
@@ -145,8 +143,7 @@ def plot_graph(result: OrderResult) -> tuple[Any, Any]:
     Returns:
         Figure and axes of matplotlib.
     """
-    import matplotlib.pyplot as plt
-
+    plt = _pyplot()
     graph, objective = _require_graph(result)
     steps = elimination_trace(graph, result.order, objective)
     place = {step.vertex: i for i, step in enumerate(steps)}
@@ -185,6 +182,17 @@ def plot_graph(result: OrderResult) -> tuple[Any, Any]:
     ax.set_ylabel("longest path from an input")
     ax.set_title(repr(result))
     return fig, ax
+
+
+def _pyplot() -> Any:
+    try:
+        import matplotlib.pyplot as plt
+    except ImportError as error:
+        raise ImportError(
+            "Plots of elimination orders need matplotlib. Install it with "
+            "`pip install matplotlib`; str(result) and result.steps() do without."
+        ) from error
+    return plt
 
 
 def _require_graph(result: OrderResult) -> tuple[EliminationGraph, Objective]:

@@ -194,7 +194,7 @@ class HyperPlanner(Strategy):
             compiled kernel is in use.
     """
 
-    methods: tuple[str | Strategy, ...] = ("window", "annealing")
+    methods: tuple[str | Strategy, ...] = ("annealing",)
     parallel: int = 1
 
     def __post_init__(self) -> None:

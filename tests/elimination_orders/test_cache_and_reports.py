@@ -1,8 +1,8 @@
 """Orders on disk, tables and plots."""
 
+import importlib.util
 import json
 import os
-import sys
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -166,15 +166,11 @@ def _plan(folder: str) -> int:
 
 
 def test_several_processes_share_a_folder(tmp_path):
-    with ProcessPoolExecutor(3, mp_context=get_context("spawn"), initializer=_find_helpers) as pool:
+    with ProcessPoolExecutor(3, mp_context=get_context("spawn")) as pool:
         costs = set(pool.map(_plan, [str(tmp_path)] * 6))
     assert len(costs) == 1
     assert len(PlanCache(tmp_path)) == 3
     assert not list(tmp_path.glob("*.tmp"))
-
-
-def _find_helpers() -> None:
-    sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 
 def test_cache_folder_can_be_chosen(monkeypatch, tmp_path):
@@ -245,3 +241,32 @@ def test_progress_is_shown_on_stderr(capsys):
     shown = find_order(graph, "annealing", progress=True)
     assert shown.cost <= quiet.cost
     assert capsys.readouterr().out == ""
+
+
+def test_plots(monkeypatch):
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    result = find_order(load_task("RoeFlux_1d")[0], "auto")
+    plots = {
+        "plot_history": "orders evaluated",
+        "plot_steps": "eliminations",
+        "plot_graph": "step of elimination",
+    }
+    # matplotlib is an extra: where it is not installed, the message has to say what to do.
+    installed = importlib.util.find_spec("matplotlib") is not None
+    for name, label in plots.items():
+        if installed:
+            fig, ax = getattr(result, name)()
+            assert ax.get_xlabel() == label
+            assert ax.figure is fig
+        else:
+            with pytest.raises(ImportError, match="need matplotlib"):
+                getattr(result, name)()
+    if installed:
+        _, ax = result.plot_steps("reverse")
+        assert {line.get_label() for line in ax.get_lines()} == {
+            f"{result.method}: 295",
+            "reverse: 364",
+        }
+        import matplotlib.pyplot as plt
+
+        plt.close("all")
