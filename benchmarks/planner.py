@@ -1,7 +1,7 @@
 """Figures of the planner: published graphs, layered graphs, and speed.
 
-Run with ``python -m benchmarks.planner`` on one core; prints Markdown.  Times are CPU seconds of the
-search alone.  Set ``ELIMINATION_ORDERS_KERNEL=python`` to measure without the compiled kernel.
+Run with ``python -m benchmarks.planner`` on one core; prints Markdown.  Times are CPU seconds of
+the search alone.  Set ``ELIMINATION_ORDERS_KERNEL=python`` to measure without the compiled kernel.
 """
 
 from __future__ import annotations

@@ -22,7 +22,9 @@ same, and successors of u are never multiplied.
 
 *Parts.*  Two eliminable vertices that no path of eliminable vertices joins (regardless of the
 direction of the edges) never see each other, because a predecessor or successor can only be reached
-through eliminated vertices.  Each part can be ordered by itself.
+through eliminated vertices.  Each part can be ordered by itself.  Under an algebra this holds only
+if no two parts add to the same edge; elsewhere sums between inputs and outputs are counted in every
+part, but always as many.
 
 *Chains* of vertices with one predecessor and one successor anywhere, and *false twins* (the same
 predecessors and the same successors) eliminated one after the other, lose nothing in any of some
@@ -85,7 +87,9 @@ def reduce_problem(problem: Any, chains: bool = False) -> Reduction:
     if not isinstance(problem, BitProblem):
         objective = problem.objective
         takes_apart = objective.combine == "sum" and objective.is_algebra_cost
-        parts = independent_parts(state, everything) if takes_apart else [tuple(everything)]
+        parts = independent_parts(state, everything) if takes_apart else []
+        if not parts or _share_edges(state, parts):
+            parts = [tuple(everything)] if problem.n else []
         return Reduction((), 0, tuple(parts), state, lossless=True)
     if problem.effective_weights[1:] != (0, 0):
         parts = independent_parts(state, everything)
@@ -151,6 +155,27 @@ def _is_useful(problem: BitProblem, state: BitState, vertex: int) -> bool:
         disjoint_paths(state.pred, vertex, outer)
         and disjoint_paths(state.succ, vertex, (outer | problem.kept) & ~(1 << vertex))
     )
+
+
+def _share_edges(state: Any, parts: list[tuple[int, ...]]) -> bool:
+    """Whether two parts may add to the same edge, or one to an edge that is there already.
+
+    An algebra may charge a sum according to what was added before, so that such parts are not
+    independent.
+    """
+    seen: set[tuple[int, int]] = set()
+    for part in parts:
+        inside = set(part)
+        sources = {u for v in part for u in state.pred[v] if u not in inside}
+        sinks = {w for v in part for w in state.succ[v] if w not in inside}
+        sinks |= inside & state.problem.kept
+        pairs = {(u, w) for u in sources for w in sinks}
+        if len(parts) > 1 and (
+            not seen.isdisjoint(pairs) or any(w in state.succ[u] for u, w in pairs)
+        ):
+            return True
+        seen |= pairs
+    return False
 
 
 def independent_parts(state: Any, members: Iterable[int]) -> list[tuple[int, ...]]:

@@ -131,12 +131,16 @@ def solve_in_parts(search: Search, solve: Callable[[Search], None]) -> None:
     orders = [_ranked([place[vertex] for vertex in part]) for part in parts]
     costs = [piece.evaluate(order) for piece, order in zip(pieces, orders, strict=True)]
     unsolved = reduction.n_left
+    # Where sums count, the costs of the parts add up to the whole but for a constant.
+    additive = not isinstance(problem, BitProblem) or problem.weights[2] == 0
     interrupted = False
     for i, piece in enumerate(pieces):
         outside = reduction.cost + sum(costs) - costs[i]
 
         def tell(inner: Search, outside: float = outside) -> None:
             evaluations = search.evaluations + inner.evaluations
+            if not additive:
+                return
             if outside + inner.best_cost < search.best_cost:
                 search.record(outside + inner.best_cost, evaluations, inner.best_method)
 
