@@ -291,6 +291,17 @@ def test_matrix_chains_are_solved_exactly(seed):
     assert find_order(graph, "auto").cost == table[0, 8]
 
 
+def test_a_narrow_middle_is_eliminated_from_within():
+    # 100 -> 50 -> 2 -> 50 -> 100: the dense Jacobian is best formed as a product of rank two.
+    sizes = [100, 50, 2, 50, 100]
+    edges = [(i, i + 1, (sizes[i + 1], sizes[i])) for i in range(4)]
+    graph = EliminationGraph([0], [4], edges, MatrixShapeAlgebra())
+    result = find_order(graph, "auto")
+    assert result.cost == 2 * 50 * 100 + 100 * 50 * 2 + 100 * 2 * 100
+    assert result.cost < find_order(graph, "forward").cost
+    assert result.cost < find_order(graph, "reverse").cost
+
+
 def test_keyboard_interrupt_returns_the_best_so_far():
     class Interrupted(Strategy):
         def run(self, search):
