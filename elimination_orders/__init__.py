@@ -10,6 +10,7 @@ edges go in; an order and its cost come out::
 """
 
 from elimination_orders.algebra import EDGE_KINDS, EdgeAlgebra, LiteratureAlgebra, UnitAwareAlgebra
+from elimination_orders.cache import PlanCache
 from elimination_orders.cost import elimination_cost, elimination_trace
 from elimination_orders.errors import (
     InvalidGraphError,
@@ -21,25 +22,44 @@ from elimination_orders.graph import EliminationGraph
 from elimination_orders.objectives import OBJECTIVES, Objective
 from elimination_orders.portfolio import ORDERS, find_order
 from elimination_orders.result import OrderResult
+from elimination_orders.search import (
+    Annealing,
+    Auto,
+    Beam,
+    Heuristic,
+    HyperPlanner,
+    Optimal,
+    Strategy,
+    WindowDP,
+)
 from elimination_orders.state import EliminationState, EliminationStep, Update
 
 __all__ = [
     "EDGE_KINDS",
     "OBJECTIVES",
     "ORDERS",
+    "Annealing",
+    "Auto",
+    "Beam",
     "EdgeAlgebra",
     "EliminationGraph",
     "EliminationState",
     "EliminationStep",
+    "Heuristic",
+    "HyperPlanner",
     "InvalidGraphError",
     "InvalidObjectiveError",
     "InvalidOrderError",
     "LiteratureAlgebra",
     "Objective",
+    "Optimal",
     "OrderResult",
+    "PlanCache",
     "PlannerError",
+    "Strategy",
     "UnitAwareAlgebra",
     "Update",
+    "WindowDP",
     "elimination_cost",
     "elimination_trace",
     "find_order",

@@ -253,8 +253,8 @@ def _check_algebra(algebra: Any) -> None:
         )
 
 
-def _read_edge(position: int, item: Any, algebra: Any) -> tuple[Vertex, Vertex, Any]:
-    if isinstance(item, (str, bytes)) or not isinstance(item, Sequence) or len(item) not in (2, 3):
+def _read_edge(position: int, item: Sequence[Any], algebra: Any) -> tuple[Vertex, Vertex, Any]:
+    if not _is_sequence(item) or len(item) not in (2, 3):
         raise InvalidGraphError(
             f"edges: item {position} should be (u, v) or (u, v, edge), got {item!r}."
         )
@@ -277,6 +277,10 @@ def _read_edge(position: int, item: Any, algebra: Any) -> tuple[Vertex, Vertex, 
             f"of {', '.join(map(repr, EDGE_KINDS))}, or pass the algebra that understands it."
         )
     return u, v, kind
+
+
+def _is_sequence(item: Any) -> bool:
+    return isinstance(item, Sequence) and not isinstance(item, (str, bytes))
 
 
 def _first_repeated(names: Sequence[Vertex]) -> Vertex:

@@ -30,16 +30,25 @@ class Objective:
         score: number given to one elimination.
         combine: how the numbers of an order become one.
         scalar_algebra: the algebra under which a scalar graph is eliminated.
+        weights: where the score of a scalar graph is linear in its counts, the weights of all
+            products, of those that are neither copies nor folded, and of the sums; the searches are
+            much faster then.
+        is_algebra_cost: whether the score is the cost under the algebra and nothing else.
+        needs_bytes: whether the score reads ``live_bytes``.
     """
 
     name: str
     score: Score
     combine: Literal["sum", "max", "min"] = "sum"
     scalar_algebra: EdgeAlgebra | None = None
+    weights: tuple[int, int, int] | None = None
+    is_algebra_cost: bool = False
+    needs_bytes: bool = False
 
     def start(self, graph: EliminationGraph) -> EliminationState:
         """A fresh state of `graph` under the algebra that this objective measures with."""
-        return EliminationState(graph, self.scalar_algebra if graph.is_scalar else None)
+        algebra = self.scalar_algebra if graph.is_scalar else None
+        return EliminationState(graph, algebra, count_bytes=self.needs_bytes)
 
     def total(self, scores: Iterable[float]) -> float:
         """The number of a whole order from those of its steps; 0 for an empty order."""
@@ -64,15 +73,29 @@ def _edges(step: EliminationStep) -> float:
     return step.edges
 
 
+def _bytes_moved(step: EliminationStep) -> float:
+    # Every product and every sum reads two doubles and writes one.
+    return 24 * (step.cost + step.additions)
+
+
+def _live_bytes(step: EliminationStep) -> float:
+    if step.live_bytes is None:
+        raise AssertionError("bytes were not counted; please file a bug")
+    return step.live_bytes
+
+
 _LITERATURE = LiteratureAlgebra()
 _UNIT_AWARE = UnitAwareAlgebra()
 
-#: Objectives by name.
+#: Objectives by name.  On a graph with an algebra, ``"muls"`` and ``"unit_muls"`` are the cost that
+#: the algebra says.
 OBJECTIVES: dict[str, Objective] = {
-    "muls": Objective("muls", _cost, "sum", _LITERATURE),
-    "unit_muls": Objective("unit_muls", _cost, "sum", _UNIT_AWARE),
-    "adds": Objective("adds", _additions, "sum", _LITERATURE),
-    "flops": Objective("flops", _operations, "sum", _UNIT_AWARE),
+    "muls": Objective("muls", _cost, "sum", _LITERATURE, (1, 0, 0), is_algebra_cost=True),
+    "unit_muls": Objective("unit_muls", _cost, "sum", _UNIT_AWARE, (0, 1, 0), is_algebra_cost=True),
+    "adds": Objective("adds", _additions, "sum", _LITERATURE, (0, 0, 1)),
+    "flops": Objective("flops", _operations, "sum", _UNIT_AWARE, (0, 1, 1)),
+    "bytes": Objective("bytes", _bytes_moved, "sum", _UNIT_AWARE, (0, 24, 24)),
+    "peak_bytes": Objective("peak_bytes", _live_bytes, "max", _LITERATURE, needs_bytes=True),
     "edges_left": Objective("edges_left", _edges, "min", _LITERATURE),
     "peak_edges": Objective("peak_edges", _edges, "max", _LITERATURE),
 }
@@ -84,6 +107,7 @@ _ALIASES = {
     "unit": "unit_muls",
     "unit_aware": "unit_muls",
     "additions": "adds",
+    "peak": "peak_bytes",
     "scarcity": "edges_left",
 }
 

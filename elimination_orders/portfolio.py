@@ -4,23 +4,39 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
+from elimination_orders.bounds import lower_bound
+from elimination_orders.cache import PlanCache
 from elimination_orders.cost import elimination_cost
 from elimination_orders.errors import InvalidOrderError
 from elimination_orders.graph import EliminationGraph, Vertex
-from elimination_orders.heuristics import forward_order, markowitz_order, reverse_order
-from elimination_orders.objectives import OBJECTIVES, Objective, Score, resolve_objective
+from elimination_orders.heuristics import HEURISTICS
+from elimination_orders.objectives import Objective, Score, resolve_objective
 from elimination_orders.result import HistoryEntry, OrderResult
+from elimination_orders.search import (
+    Annealing,
+    Auto,
+    Beam,
+    Heuristic,
+    HyperPlanner,
+    Optimal,
+    Strategy,
+    WindowDP,
+)
+from elimination_orders.tensorgraph import number_problem
 
-__all__ = ["ORDERS", "OrderRegistry", "auto_order", "find_order"]
+__all__ = ["ORDERS", "OrderRegistry", "find_order"]
 
-OrderFunction = Callable[[EliminationGraph, Objective], tuple[Vertex, ...]]
+OrderFunction = Callable[..., Any]
 
 
 class OrderRegistry(Mapping[str, OrderFunction]):
     """Named ways to find an order: a mapping from a name to a callable.
 
-    Iteration yields the proper names; look-up accepts aliases too, in any case.
+    The callables take a graph and an objective; `Strategy` objects return an `OrderResult`, others
+    an order.  Iteration yields the proper names; look-up accepts aliases too, in any case.
     """
 
     def __init__(self) -> None:
@@ -43,7 +59,7 @@ class OrderRegistry(Mapping[str, OrderFunction]):
         if wanted not in self._functions:
             raise InvalidOrderError(
                 f"order: unknown name {name!r}. Expected one of "
-                f"{', '.join(map(repr, self.names()))}, or a sequence of vertices."
+                f"{', '.join(map(repr, self.names()))}, a strategy, or a sequence of vertices."
             )
         return wanted
 
@@ -58,8 +74,7 @@ class OrderRegistry(Mapping[str, OrderFunction]):
     def __getitem__(self, name: str) -> OrderFunction:
         if not isinstance(name, str):
             raise KeyError(name)
-        wanted = self._aliases.get(name.lower(), name.lower())
-        return self._functions[wanted]
+        return self._functions[self._aliases.get(name.lower(), name.lower())]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._functions)
@@ -71,80 +86,103 @@ class OrderRegistry(Mapping[str, OrderFunction]):
         return f"OrderRegistry({', '.join(self.names())})"
 
 
-def auto_order(
-    graph: EliminationGraph, objective: Objective = OBJECTIVES["muls"]
-) -> tuple[Vertex, ...]:
-    """The cheapest of forward, reverse and Markowitz; of equals the first in this list.
-
-    Args:
-        graph: the graph to eliminate from.
-        objective: what to compare the orders by.
-    """
-    candidates = [
-        reverse_order(graph, objective),
-        forward_order(graph, objective),
-        markowitz_order(graph, objective),
-    ]
-    return min(candidates, key=lambda order: elimination_cost(graph, order, objective))
+def _registry() -> OrderRegistry:
+    orders = OrderRegistry()
+    orders.register("auto", Auto())
+    aliases = {"forward": ("fwd",), "reverse": ("rev",), "lowest_fill": ("lowest_fill_in",)}
+    for name in HEURISTICS:
+        orders.register(name, Heuristic(names=(name,)), *aliases.get(name, ()))
+    orders.register("window", WindowDP(), "window_dp")
+    orders.register("annealing", Annealing(), "anneal")
+    orders.register("beam", Beam())
+    orders.register("search", HyperPlanner(), "hyper")
+    orders.register("optimal", Optimal())
+    return orders
 
 
 #: Ways to find an order by name.
-ORDERS = OrderRegistry()
-ORDERS.register("auto", auto_order)
-ORDERS.register("forward", forward_order, "fwd")
-ORDERS.register("reverse", reverse_order, "rev")
-ORDERS.register("markowitz", markowitz_order)
+ORDERS = _registry()
 
 
 def find_order(
     graph: EliminationGraph,
     order: str | Iterable[Vertex] | OrderFunction = "auto",
     *,
-    max_time: float | None = None,
+    max_time: float | str | None = None,
     seed: int = 0,
     progress: bool = False,
     objective: str | Objective | Score = "muls",
+    cache: bool | str | Path | PlanCache | None = None,
 ) -> OrderResult:
     """Find an elimination order of `graph`.
 
     Args:
         graph: the graph to eliminate from.
-        order: a name of `ORDERS`, a callable that takes a graph and an objective and returns an
-            order, or an order, which is checked and costed.
-        max_time: seconds after which a search should end; None: its own default.
+        order: a name of `ORDERS`; a `Strategy`, such as ``Annealing(max_time=5, seed=1)``; a
+            callable that takes a graph and an objective and returns an order; or an order, which is
+            checked and costed.
+        max_time: when a search should end: seconds, ``"rate:1e9"`` (no longer than one run of the
+            best order at so many multiplications per second), ``"equil:10000"`` (after so many
+            orders without an improvement), or None for the number of evaluations that the search
+            has by itself, which makes the result reproducible on every machine.
         seed: of the random numbers of a search.
         progress: whether to show the state of a search.
-        objective: what to minimise, see `resolve_objective`.
+        objective: what to minimise, see `elimination_orders.objectives.resolve_objective`.
+
+        cache: orders kept on disk: a `PlanCache`, a folder, True for the user's cache folder, or
+            None to search anew at every call.
 
     Returns:
         The order with its cost and how it was found.
 
     Raises:
         InvalidOrderError: if the name is unknown or the sequence is no order of this graph.
-        InvalidObjectiveError: if the objective is unknown.
+        InvalidObjectiveError: if the objective is unknown or does not fit the graph or the search.
     """
     objective = resolve_objective(objective)
-    begin = time.perf_counter()
     if isinstance(order, str):
-        method = ORDERS.resolve(order)
-        found = ORDERS[method](graph, objective)
-    elif callable(order):
+        order = ORDERS[ORDERS.resolve(order)]
+    if isinstance(order, Strategy):
+        return order(
+            graph,
+            objective,
+            max_time=max_time,
+            seed=seed,
+            progress=progress,
+            cache=_as_cache(cache),
+        )
+    begin = time.perf_counter()
+    if callable(order):
         method = getattr(order, "__name__", type(order).__name__)
         found = order(graph, objective)
     elif isinstance(order, Iterable):
-        method, found = "explicit", tuple(order)
+        method, found = "explicit", order
     else:
         raise InvalidOrderError(
-            f"order: expected a name, a sequence of vertices or a callable, got "
+            f"order: expected a name, a strategy, a sequence of vertices or a callable, got "
             f"{type(order).__name__}."
         )
+    found = tuple(found)
     cost = elimination_cost(graph, found, objective)
     seconds = time.perf_counter() - begin
+    bound = min(cost, lower_bound(number_problem(graph, objective)))
     return OrderResult(
-        order=tuple(found),
+        order=found,
         cost=cost,
         method=method,
         objective=objective.name,
+        lower_bound=bound,
+        optimal=cost <= bound,
         history=(HistoryEntry(cost, 1, seconds, method),),
         seconds=seconds,
+        graph=graph,
+        reference=objective,
     )
+
+
+def _as_cache(cache: bool | str | Path | PlanCache | None) -> PlanCache | None:
+    if cache is None or cache is False:
+        return None
+    if cache is True:
+        return PlanCache()
+    return cache if isinstance(cache, PlanCache) else PlanCache(Path(cache))

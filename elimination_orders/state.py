@@ -6,14 +6,14 @@ of an order, the heuristics and whoever turns an order into a program all drive 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from elimination_orders.algebra import EdgeAlgebra, LiteratureAlgebra, MemoizedAlgebra
-from elimination_orders.errors import InvalidOrderError
+from elimination_orders.errors import InvalidObjectiveError, InvalidOrderError
 from elimination_orders.graph import EliminationGraph, Vertex
 
-__all__ = ["EliminationState", "EliminationStep", "Update"]
+__all__ = ["EliminationState", "EliminationStep", "Update", "edge_size"]
 
 
 class Update(NamedTuple):
@@ -39,7 +39,25 @@ class EliminationStep(NamedTuple):
     additions: int  #: sums of parallel edges
     fill: int  #: edges that were not there before
     edges: int  #: edges that are left
+    live_bytes: int | None  #: bytes of all edges at the widest moment; None if not asked for
     updates: tuple[Update, ...]
+
+
+def edge_size(algebra: Any) -> Callable[[Any], int]:
+    """The function of an algebra that says how many bytes an edge occupies.
+
+    Raises:
+        InvalidObjectiveError: if the algebra has none.
+    """
+    size = getattr(algebra, "size", None)
+    if size is None and isinstance(algebra, MemoizedAlgebra):
+        size = getattr(algebra.wrapped, "size", None)
+    if size is None:
+        raise InvalidObjectiveError(
+            "objective: counts bytes, but the algebra of the graph has no method size(edge). Add "
+            "one that returns the bytes of an edge, or choose another objective."
+        )
+    return size
 
 
 class EliminationState:
@@ -51,9 +69,19 @@ class EliminationState:
         graph: the graph to start from.
         algebra: how edges are multiplied and added; by default the algebra of the graph, and for a
             scalar graph the convention of the literature.
+        count_bytes: whether every step should say how many bytes are alive.
+
+    Raises:
+        InvalidObjectiveError: if bytes are to be counted and the algebra knows no sizes.
     """
 
-    def __init__(self, graph: EliminationGraph, algebra: EdgeAlgebra | None = None) -> None:
+    def __init__(
+        self,
+        graph: EliminationGraph,
+        algebra: EdgeAlgebra | None = None,
+        *,
+        count_bytes: bool = False,
+    ) -> None:
         self.graph = graph
         if algebra is None:
             algebra = graph._algebra
@@ -68,6 +96,12 @@ class EliminationState:
         }
         self.remaining: dict[Vertex, None] = dict.fromkeys(graph.eliminable)
         self.n_edges = sum(map(len, self.succ.values()))
+        self._size = edge_size(algebra) if count_bytes else None
+        self._bytes = 0
+        if self._size is not None:
+            self._bytes = sum(
+                self._size(edge) for row in self.succ.values() for edge in row.values()
+            )
 
     def copy(self) -> EliminationState:
         """An independent state, equal to this one."""
@@ -78,6 +112,8 @@ class EliminationState:
         other.succ = {vertex: dict(edges) for vertex, edges in self.succ.items()}
         other.remaining = dict(self.remaining)
         other.n_edges = self.n_edges
+        other._size = self._size
+        other._bytes = self._bytes
         return other
 
     def degree(self, vertex: Vertex) -> int:
@@ -136,6 +172,7 @@ class EliminationState:
             self.succ[update.predecessor][update.successor] = update.result
             self.pred[update.successor][update.predecessor] = update.result
         inward, outward = self.pred[vertex], self.succ[vertex]
+        live_bytes = self._count_bytes(vertex, updates)
         step_predecessors, step_successors = len(inward), len(outward)
         removed = len(outward)
         for successor in outward:
@@ -156,6 +193,7 @@ class EliminationState:
             additions=additions,
             fill=fill,
             edges=self.n_edges,
+            live_bytes=live_bytes,
             updates=updates,
         )
 
@@ -172,6 +210,21 @@ class EliminationState:
             for target, edge in self.succ[source].items()
             if target in outputs
         }
+
+    def _count_bytes(self, vertex: Vertex, updates: tuple[Update, ...]) -> int | None:
+        """Bytes alive while `vertex` is eliminated: the new edges are there, the old ones still."""
+        size = self._size
+        if size is None:
+            return None
+        for update in updates:
+            if update.product is not None:
+                self._bytes += size(update.result)
+                self._bytes -= 0 if update.existing is None else size(update.existing)
+        live = self._bytes
+        self._bytes -= sum(map(size, self.succ[vertex].values()))
+        if not self.graph.is_output(vertex):
+            self._bytes -= sum(map(size, self.pred[vertex].values()))
+        return live
 
     def _updates(self, vertex: Vertex) -> Iterator[Update]:
         compose, merge = self.algebra.compose, self.algebra.merge

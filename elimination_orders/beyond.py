@@ -1,0 +1,371 @@
+"""Eliminations finer than that of a vertex: edges and faces.
+
+Eliminating a vertex carries out all products at it at once.  *Edge elimination* carries out those
+of one edge: front elimination of ``i -> j`` multiplies it with every edge out of j, back
+elimination with every edge into i.  *Face elimination* carries out one product, of two edges that
+meet at a vertex; it works on the line graph, whose vertices are the edges.  Every order of vertices
+is an order of edges, and every order of edges one of faces, so that the optimum can only fall
+(Naumann, Optimal accumulation of Jacobian matrices by elimination methods on the dual computational
+graph, Math. Program. 2004).
+
+Both spaces are searched exactly, by least cost first, which is for small graphs; the number of
+states is limited.  Orders are replayed by `replay_edges` and `replay_faces` with any algebra.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from elimination_orders.algebra import EdgeAlgebra
+from elimination_orders.errors import InvalidOrderError
+from elimination_orders.graph import EliminationGraph, Vertex
+
+__all__ = [
+    "EdgeStep",
+    "FaceStep",
+    "FineResult",
+    "find_edge_order",
+    "find_face_order",
+    "replay_edges",
+    "replay_faces",
+]
+
+Pair = tuple[Vertex, Vertex]
+#: An edge of the line graph's current state: the paths of the original graph that it sums up.
+Label = frozenset[tuple[Vertex, ...]]
+#: A face joins two labels; the ends of a path are the pairs ("in", x) and ("out", y).
+End = Hashable
+Face = tuple[End, End]
+
+
+class EdgeStep(NamedTuple):
+    """One edge elimination."""
+
+    kind: Literal["front", "back"]
+    edge: Pair
+
+
+class FaceStep(NamedTuple):
+    """One face elimination: the product of two (sums of) paths that meet."""
+
+    first: Label
+    second: Label
+
+
+@dataclass(frozen=True)
+class FineResult:
+    """The outcome of an exact search.
+
+    Args:
+        steps: eliminations in order.
+        cost: number of multiplications.
+        states: states that were looked at.
+    """
+
+    steps: tuple[Any, ...]
+    cost: int
+    states: int
+
+
+# -- edges -----------------------------------------------------------------------------------------
+
+
+def find_edge_order(graph: EliminationGraph, max_states: int = 200_000) -> FineResult:
+    """A cheapest sequence of edge eliminations, by multiplications.
+
+    Args:
+        graph: a small graph; outputs may not have successors.
+        max_states: give up after so many states.
+
+    Raises:
+        InvalidOrderError: if the search was given up, or an output has successors.
+    """
+    _require_pure_outputs(graph)
+    middle = frozenset(graph.eliminable)
+    start = _clean(frozenset(graph._edges), middle)
+
+    def successors(edges: frozenset[Pair]) -> Iterator[tuple[int, EdgeStep, frozenset[Pair]]]:
+        for u, v in sorted(edges, key=repr):
+            for kind, at in (("front", v), ("back", u)):
+                if at in middle:
+                    step = EdgeStep("front" if kind == "front" else "back", (u, v))
+                    products = _edge_products(edges, step)
+                    after = (edges - {(u, v)}) | {new for _, _, new in products}
+                    yield len(products), step, _clean(after, middle)
+
+    def is_done(edges: frozenset[Pair]) -> bool:
+        return not any(u in middle or v in middle for u, v in edges)
+
+    return _least_cost_first(start, successors, is_done, max_states)
+
+
+def replay_edges(
+    graph: EliminationGraph, steps: Iterable[EdgeStep], algebra: EdgeAlgebra | None = None
+) -> tuple[dict[Pair, Any], float]:
+    """Carry out edge eliminations on the partials of a graph.
+
+    Args:
+        graph: the graph with its partials.
+        steps: edge eliminations that leave no intermediate vertex.
+        algebra: of the partials; by default that of the graph.
+
+    Returns:
+        The Jacobian by pair (input, output), and the cost under the algebra.
+
+    Raises:
+        InvalidOrderError: if a step does not apply, or something is left over.
+    """
+    algebra = algebra or graph._algebra
+    middle = frozenset(graph.eliminable)
+    values: dict[Pair, Any] = dict(graph._edges)
+    product: Any
+    total: float = 0
+    for place, step in enumerate(steps):
+        values = {pair: values[pair] for pair in _clean(frozenset(values), middle)}
+        at = step.edge[1] if step.kind == "front" else step.edge[0]
+        if step.edge not in values or at not in middle:
+            raise InvalidOrderError(f"steps: {step} at place {place} does not apply to the graph.")
+        for inner, outer, new in _edge_products(frozenset(values), step):
+            product, cost = algebra.compose(values[outer], values[inner])
+            if new in values:
+                product, extra = algebra.merge(values[new], product)
+                cost += extra
+            values[new] = product
+            total += cost
+        del values[step.edge]
+    values = {pair: values[pair] for pair in _clean(frozenset(values), middle)}
+    if any(u in middle or v in middle for u, v in values):
+        raise InvalidOrderError("steps: leave intermediate vertices. Eliminate all edges at them.")
+    return values, total
+
+
+def _edge_products(edges: frozenset[Pair], step: EdgeStep) -> list[tuple[Pair, Pair, Pair]]:
+    """(inner, outer, new edge) for every product of an edge elimination."""
+    u, v = step.edge
+    if step.kind == "front":
+        return [((u, v), (v, w), (u, w)) for x, w in sorted(edges, key=repr) if x == v]
+    return [((t, u), (u, v), (t, v)) for t, x in sorted(edges, key=repr) if x == u]
+
+
+def _clean(edges: frozenset[Pair], middle: frozenset[Vertex]) -> frozenset[Pair]:
+    """Without the edges at intermediate vertices that nothing leads to or from any more."""
+    while True:
+        sources = {u for u, _ in edges}
+        targets = {v for _, v in edges}
+        kept = frozenset(
+            (u, v)
+            for u, v in edges
+            if (u not in middle or u in targets) and (v not in middle or v in sources)
+        )
+        if kept == edges:
+            return edges
+        edges = kept
+
+
+# -- faces -----------------------------------------------------------------------------------------
+
+
+def find_face_order(graph: EliminationGraph, max_states: int = 200_000) -> FineResult:
+    """A cheapest sequence of face eliminations, by multiplications.
+
+    Args:
+        graph: a small graph; outputs may not have successors.
+        max_states: give up after so many states.
+
+    Raises:
+        InvalidOrderError: if the search was given up, or an output has successors.
+    """
+    _require_pure_outputs(graph)
+
+    def successors(faces: frozenset[Face]) -> Iterator[tuple[int, FaceStep, frozenset[Face]]]:
+        for face in sorted(_inner_faces(faces), key=_face_key):
+            after, _, _ = _eliminate_face(faces, face)
+            yield 1, FaceStep(*face), after  # type: ignore[arg-type]
+
+    def is_done(faces: frozenset[Face]) -> bool:
+        return not _inner_faces(faces)
+
+    start, _ = _merge_equal(_line_graph(graph))
+    return _least_cost_first(start, successors, is_done, max_states)
+
+
+def replay_faces(
+    graph: EliminationGraph, steps: Iterable[FaceStep], algebra: EdgeAlgebra | None = None
+) -> tuple[dict[Pair, Any], float]:
+    """Carry out face eliminations on the partials of a graph.
+
+    Args:
+        graph: the graph with its partials.
+        steps: face eliminations that leave no face.
+        algebra: of the partials; by default that of the graph.
+
+    Returns:
+        The Jacobian by pair (input, output), and the cost under the algebra.
+
+    Raises:
+        InvalidOrderError: if a step does not apply, or something is left over.
+    """
+    algebra = algebra or graph._algebra
+    values: dict[End, Any] = {frozenset({pair}): edge for pair, edge in graph._edges.items()}
+    total: float = 0
+
+    def join(joins: list[tuple[Label, Label]]) -> None:
+        nonlocal total
+        for a, b in joins:
+            values[a | b], cost = algebra.merge(values.pop(a), values.pop(b))
+            total += cost
+
+    faces, joins = _merge_equal(_line_graph(graph))
+    join(joins)
+    for place, step in enumerate(steps):
+        if (step.first, step.second) not in faces:
+            raise InvalidOrderError(f"steps: {step} at place {place} does not apply to the graph.")
+        faces, new, joins = _eliminate_face(faces, (step.first, step.second))
+        values[new], cost = algebra.compose(values[step.second], values[step.first])
+        total += cost
+        join(joins)
+    if _inner_faces(faces):
+        raise InvalidOrderError("steps: leave faces. Eliminate all of them.")
+    jacobian = {}
+    for source, label in faces:
+        if isinstance(label, frozenset):
+            (target,) = {end for first, end in faces if first == label}
+            jacobian[source[1], target[1]] = values[label]  # type: ignore[index]
+    return jacobian, total
+
+
+def _line_graph(graph: EliminationGraph) -> frozenset[Face]:
+    """Faces of the original edges, with the ends of all paths."""
+    edges = _clean(frozenset(graph._edges), frozenset(graph.eliminable))
+    inputs = set(graph.inputs)
+    faces: set[Face] = set()
+    for u, v in edges:
+        label: Label = frozenset({(u, v)})
+        if u in inputs:
+            faces.add((("in", u), label))
+        if graph.is_output(v):
+            faces.add((label, ("out", v)))
+        faces.update((label, frozenset({(x, w)})) for x, w in edges if x == v)
+    return frozenset(faces)
+
+
+def _inner_faces(faces: frozenset[Face]) -> list[Face]:
+    return [(a, b) for a, b in faces if isinstance(a, frozenset) and isinstance(b, frozenset)]
+
+
+def _eliminate_face(
+    faces: frozenset[Face], face: Face
+) -> tuple[frozenset[Face], Label, list[tuple[Label, Label]]]:
+    """Faces after an elimination, the label of the product, and the sums that follow from it."""
+    first, second = face
+    assert isinstance(first, frozenset)
+    assert isinstance(second, frozenset)
+    # Paths meet at a vertex: the last of the first is the first of the second.
+    new: Label = frozenset((*a, *b[1:]) for a in first for b in second)
+    before = {a for a, b in faces if b == first}
+    after = {b for a, b in faces if a == second}
+    rest = set(faces) - {face}
+    rest |= {(a, new) for a in before} | {(new, b) for b in after}
+    rest = set(_without_dead_ends(frozenset(rest)))
+    merged, joins = _merge_equal(frozenset(rest))
+    return merged, new, joins
+
+
+def _without_dead_ends(faces: frozenset[Face]) -> frozenset[Face]:
+    while True:
+        firsts = {a for a, _ in faces}
+        seconds = {b for _, b in faces}
+        kept = frozenset(
+            (a, b)
+            for a, b in faces
+            if (not isinstance(a, frozenset) or a in seconds)
+            and (not isinstance(b, frozenset) or b in firsts)
+        )
+        if kept == faces:
+            return faces
+        faces = kept
+
+
+def _merge_equal(faces: frozenset[Face]) -> tuple[frozenset[Face], list[tuple[Label, Label]]]:
+    """Add up edges with the same neighbours on both sides until there are none."""
+    joins: list[tuple[Label, Label]] = []
+    while True:
+        before: dict[Label, set[End]] = {}
+        after: dict[Label, set[End]] = {}
+        for a, b in faces:
+            if isinstance(b, frozenset):
+                before.setdefault(b, set()).add(a)
+            if isinstance(a, frozenset):
+                after.setdefault(a, set()).add(b)
+        known: dict[tuple[frozenset[End], frozenset[End]], Label] = {}
+        for label in sorted(before, key=_label_key):
+            key = (frozenset(before[label]), frozenset(after.get(label, ())))
+            twin = known.setdefault(key, label)
+            if twin is not label:
+                joins.append((twin, label))
+                renamed = {twin: twin | label, label: twin | label}
+                faces = frozenset((renamed.get(a, a), renamed.get(b, b)) for a, b in faces)  # type: ignore[call-overload]
+                break
+        else:
+            return faces, joins
+
+
+def _label_key(label: End) -> str:
+    return repr(sorted(label, key=repr)) if isinstance(label, frozenset) else repr(label)
+
+
+def _face_key(face: Face) -> tuple[str, str]:
+    return _label_key(face[0]), _label_key(face[1])
+
+
+# -- search ----------------------------------------------------------------------------------------
+
+
+def _least_cost_first(
+    start: Any,
+    successors: Callable[[Any], Iterable[tuple[int, Any, Any]]],
+    is_done: Callable[[Any], bool],
+    max_states: int,
+) -> FineResult:
+    """Dijkstra's algorithm over states."""
+    number = itertools.count()
+    best = {start: 0}
+    came: dict[Any, tuple[Any, Any]] = {}
+    heap: list[tuple[int, int, Any]] = [(0, next(number), start)]
+    looked_at = 0
+    while heap:
+        cost, _, state = heapq.heappop(heap)
+        if cost > best[state]:
+            continue
+        looked_at += 1
+        if is_done(state):
+            steps = []
+            while state != start:
+                step, state = came[state]
+                steps.append(step)
+            return FineResult(tuple(reversed(steps)), cost, looked_at)
+        if looked_at > max_states:
+            break
+        for extra, step, after in successors(state):
+            total = cost + extra
+            if total < best.get(after, total + 1):
+                best[after] = total
+                came[after] = (step, state)
+                heapq.heappush(heap, (total, next(number), after))
+    raise InvalidOrderError(
+        f"max_states: no order was found within {max_states} states. Give more, or use find_order: "
+        "exact search over edges and faces is for small graphs."
+    )
+
+
+def _require_pure_outputs(graph: EliminationGraph) -> None:
+    for vertex in graph.eliminable:
+        if graph.is_output(vertex):
+            raise InvalidOrderError(
+                f"graph: the output {vertex!r} has successors. Give it a copy without any, joined "
+                "by a unit edge."
+            )

@@ -1,0 +1,40 @@
+"""Heuristics as strategies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from elimination_orders.errors import InvalidOrderError
+from elimination_orders.heuristics import HEURISTICS
+from elimination_orders.search.base import Search, Strategy
+
+__all__ = ["Heuristic"]
+
+
+@dataclass(frozen=True)
+class Heuristic(Strategy):
+    """One or more heuristics; of several orders the cheapest, of equals the first.
+
+    Args:
+        names: keys of `elimination_orders.heuristics.HEURISTICS`.
+    """
+
+    names: tuple[str, ...] = ("markowitz",)
+
+    def __post_init__(self) -> None:
+        for name in self.names:
+            if name not in HEURISTICS:
+                raise InvalidOrderError(
+                    f"names: unknown heuristic {name!r}. Expected some of "
+                    f"{', '.join(map(repr, HEURISTICS))}."
+                )
+
+    @property
+    def name(self) -> str:
+        """The names of the heuristics."""
+        return "+".join(self.names)
+
+    def run(self, search: Search) -> None:
+        """Try every heuristic once."""
+        for name in self.names:
+            search.try_order(HEURISTICS[name](search.problem), name)
