@@ -18,7 +18,7 @@ from benchmarks.problems.problem import Sampler
 from benchmarks.timing import Ratio, measure
 from graphax_lapl import compare_orders, jacve
 
-ORDERS = ("forward", "reverse", "markowitz", "auto")
+ORDERS = ("forward", "reverse", "markowitz", "search", "auto")
 REFERENCES: dict[str, Callable[..., Any]] = {"jax.jacfwd": jax.jacfwd, "jax.jacrev": jax.jacrev}
 FUNCTION = "f itself"
 

@@ -219,7 +219,7 @@ class Comparison:
 def compare_orders(
     fun: Callable[..., Any],
     *args: Any,
-    orders: Sequence[Any] = ("forward", "reverse", "markowitz"),
+    orders: Sequence[Any] = ("forward", "reverse", "markowitz", "search"),
     argnums: int | Sequence[int] = 0,
     measure: bool = False,
     **kwargs: Any,

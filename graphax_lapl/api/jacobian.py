@@ -35,8 +35,10 @@ def jacve(
     Args:
         fun: any function that JAX can differentiate, of pytrees, returning a pytree of real or
             complex floating-point arrays.
-        order: "auto", "forward" ("fwd"), "reverse" ("rev"), "markowitz", a permutation of the
-            vertex ids that `computational_graph` lists, an `EliminationOrder`, or a `Plan`.
+        order: "auto", "forward" ("fwd"), "reverse" ("rev"), "markowitz", "search", "optimal" or
+            another name of `elimination_orders.ORDERS`; a strategy such as
+            `elimination_orders.Annealing(max_time=5)`; a permutation of the vertex ids that
+            `computational_graph` lists; an `EliminationOrder` or a `Plan`.
         argnums: which positional arguments to differentiate with respect to.
         has_aux: whether `fun` returns a pair `(value, aux)`; aux is returned as it is.
         count_ops: also return the `OpCounts` of the accumulation.

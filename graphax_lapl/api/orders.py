@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from elimination_orders import EliminationGraph, find_order
+from elimination_orders import ORDERS, EliminationGraph, OrderResult, Strategy, find_order
 from elimination_orders import InvalidOrderError as PlannerOrderError
 
 from ..edges.algebra import add, compose
 from ..edges.operations import Recipe
 from ..edges.terms import Structure
 from ..errors import InvalidOrderError, InvalidTypeError, PlanMismatchError
-from ..graph.computational_graph import ComputationalGraph
+from ..graph.computational_graph import ComputationalGraph, edge_kind
 
-__all__ = ["ORDER_NAMES", "EdgeCosts", "EliminationOrder", "elimination_graph", "resolve_order"]
-
-#: Names accepted by `order=`, with what they stand for.
-ORDER_NAMES = {
-    "auto": "auto",
-    "forward": "forward",
-    "fwd": "forward",
-    "reverse": "reverse",
-    "rev": "reverse",
-    "markowitz": "markowitz",
-}
+__all__ = ["EdgeCosts", "EliminationOrder", "elimination_graph", "resolve_order"]
 
 
 @dataclass(frozen=True)
@@ -78,6 +70,10 @@ class EdgeCosts:
         """Bytes of the factors, at four bytes an element."""
         return 4 * edge.stored
 
+    def fingerprint(self, edge: Structure) -> str:
+        """A digest of a structure that is the same in every process."""
+        return hashlib.blake2b(repr(edge).encode(), digest_size=16).hexdigest()
+
     def _cost(self, recipe: Recipe) -> float:
         cost = recipe.cost
         if self.unit == "ad":
@@ -87,14 +83,23 @@ class EdgeCosts:
         return cost.muls + cost.adds + cost.elements
 
 
-def elimination_graph(graph: ComputationalGraph, unit: str = "work") -> EliminationGraph:
-    """The abstract graph that the planner works on."""
+def elimination_graph(graph: ComputationalGraph, unit: str = "ad") -> EliminationGraph:
+    """The abstract graph that the planner works on.
+
+    A graph of scalars becomes a scalar planner graph, whose searches are compiled; any other one
+    asks the edge algebra what a product or a sum costs.
+    """
+    outputs = dict.fromkeys(name for name in graph.outputs if name is not None)
+    vertices = [vertex.name for vertex in graph.vertices]
+    if unit == "ad" and all(math.prod(vertex.shape) == 1 for vertex in graph.vertices):
+        kinds = [(u, v, edge_kind(arrow.structure)) for (u, v), arrow in graph.arrows.items()]
+        return EliminationGraph(graph.inputs, outputs, kinds, vertices=vertices)
     return EliminationGraph(
         graph.inputs,
-        dict.fromkeys(name for name in graph.outputs if name is not None),
+        outputs,
         [(u, v, arrow.structure) for (u, v), arrow in graph.arrows.items()],
         EdgeCosts(unit),
-        vertices=[vertex.name for vertex in graph.vertices],
+        vertices=vertices,
     )
 
 
@@ -102,8 +107,9 @@ def resolve_order(order: Any, graph: ComputationalGraph) -> EliminationOrder:
     """The order that a specification means for `graph`.
 
     Args:
-        order: a name of `ORDER_NAMES`, a sequence of vertex ids, an `EliminationOrder`, or
-            anything with `order` and `fingerprint` such as a `Plan`.
+        order: a name of `elimination_orders.ORDERS`, a strategy such as
+            `elimination_orders.Annealing(max_time=5)`, a sequence of vertex ids, an
+            `EliminationOrder`, or anything with `order` and `fingerprint` such as a `Plan`.
         graph: the graph.
 
     Raises:
@@ -113,8 +119,10 @@ def resolve_order(order: Any, graph: ComputationalGraph) -> EliminationOrder:
         InvalidTypeError: for anything else.
     """
     eliminable = graph.eliminable
-    if isinstance(order, str):
-        return _named(order, graph)
+    if isinstance(order, str | Strategy):
+        return _found(order, graph)
+    if isinstance(order, OrderResult):
+        order = order.order
     if hasattr(order, "fingerprint") and not isinstance(order, EliminationOrder):
         order = order.order
     if isinstance(order, EliminationOrder):
@@ -131,32 +139,34 @@ def resolve_order(order: Any, graph: ComputationalGraph) -> EliminationOrder:
         _check_permutation(vertices, eliminable, graph.function)
         return EliminationOrder(vertices, graph.fingerprint)
     raise InvalidTypeError(
-        f"order must be one of {_names()}, a sequence of vertex ids, an EliminationOrder or a "
-        f"Plan, got {type(order).__name__}."
+        f"order must be one of {', '.join(map(repr, ORDERS.names()))}, a strategy of "
+        "elimination_orders, a sequence of vertex ids, an EliminationOrder or a Plan, got "
+        f"{type(order).__name__}."
     )
 
 
-def _names() -> str:
-    return ", ".join(repr(name) for name in ORDER_NAMES)
-
-
-def _named(order: str, graph: ComputationalGraph) -> EliminationOrder:
-    name = ORDER_NAMES.get(order.lower())
-    if name is None:
-        raise InvalidOrderError(
-            f"order={order!r} is not known. Choose one of {_names()}, or pass a sequence of vertex "
-            "ids (see graphax_lapl.computational_graph)."
-        )
+def _found(order: str | Strategy, graph: ComputationalGraph) -> EliminationOrder:
+    """Ask the planner for an order."""
+    name = type(order).__name__
+    if isinstance(order, str):
+        try:
+            name = ORDERS.resolve(order)
+        except PlannerOrderError as error:
+            raise InvalidOrderError(
+                f"{error} The ids of vertices are listed by graphax_lapl.computational_graph."
+            ) from error
     eliminable = graph.eliminable
     if name == "forward" or len(eliminable) < 2:
         return EliminationOrder(eliminable, graph.fingerprint, name)
     if name == "reverse":
         return EliminationOrder(eliminable[::-1], graph.fingerprint, name)
-    try:
-        found = find_order(elimination_graph(graph, "ad"), name)
-    except PlannerOrderError as error:
-        raise InvalidOrderError(str(error)) from error
-    return EliminationOrder(tuple(found.order), graph.fingerprint, name)  # type: ignore[arg-type]
+    planner_graph = elimination_graph(graph)
+    if name == "search" and not planner_graph.is_scalar:
+        # Every new product is a question to the edge algebra: a bounded number of them.
+        order = "auto"
+    result = find_order(planner_graph, order)
+    vertices = tuple(int(vertex) for vertex in result.order)  # type: ignore[call-overload]
+    return EliminationOrder(vertices, graph.fingerprint, name)
 
 
 def _integers(order: Any) -> tuple[int, ...]:

@@ -42,9 +42,12 @@ class Plan:
     follow: Callable[[Any], Callable[..., Any]] | None = field(default=None, repr=False)
 
     @classmethod
-    def build(cls, graph: ComputationalGraph, order: EliminationOrder) -> Plan:
-        """Build the program of an order."""
-        return cls(graph, order, build_program(graph, order.vertices))
+    def build(
+        cls, graph: ComputationalGraph, order: EliminationOrder, max_work: float | None = None
+    ) -> Plan | None:
+        """Build the program of an order; None where its accumulation exceeds `max_work` flops."""
+        program = build_program(graph, order.vertices, max_work)
+        return None if program is None else cls(graph, order, program)
 
     @property
     def fingerprint(self) -> str:

@@ -12,6 +12,8 @@ from typing import Any
 
 import jax
 
+from elimination_orders import Strategy
+
 from ..graph.computational_graph import ComputationalGraph
 from ..graph.inline import flatten_jaxpr
 from ..graph.keys import Unstable, listing_key
@@ -19,13 +21,13 @@ from ..graph.listing import Listing
 from ..graph.tracing import Traced, trace
 from ..rules import treatment
 from ..rules.lowering import lower
-from .orders import resolve_order
+from .orders import EliminationOrder, resolve_order
 from .plan import Plan
 
 __all__ = ["Prepared", "clear_caches", "plan_for", "prepare"]
 
 #: Orders that "auto" chooses from; ties go to the earliest.
-AUTO_ORDERS = ("reverse", "forward", "markowitz")
+AUTO_ORDERS = ("reverse", "forward", "markowitz", "eliad")
 #: Plans kept per process.
 MAX_PLANS = 512
 
@@ -123,18 +125,30 @@ def plan_for(prepared: Prepared, order: Any) -> Plan:
     """The plan for an order specification; the same graph and order are planned once."""
     if isinstance(order, str) and order.lower() == "auto":
         return _remembered(prepared, "auto", lambda: _cheapest(prepared))
-    wanted = order if isinstance(order, str) else resolve_order(order, prepared.graph)
+    named = isinstance(order, str | Strategy)
+    wanted = order if named else resolve_order(order, prepared.graph)
     return _remembered(
-        prepared,
-        wanted,
-        lambda: Plan.build(prepared.graph, resolve_order(wanted, prepared.graph)),
+        prepared, wanted, lambda: _built(prepared.graph, resolve_order(wanted, prepared.graph))
     )
+
+
+def _built(graph: ComputationalGraph, order: EliminationOrder) -> Plan:
+    plan = Plan.build(graph, order)
+    assert plan is not None
+    return plan
 
 
 def _cheapest(prepared: Prepared) -> Plan:
     """The plan with the least predicted work among a few fixed orders."""
-    plans = [plan_for(prepared, name) for name in AUTO_ORDERS]
-    best = min(plans, key=lambda plan: plan.predicted_work)
+    best: Plan | None = None
+    for name in AUTO_ORDERS:
+        order = resolve_order(name, prepared.graph)
+        # An order that is hopeless is given up before its program is complete.
+        limit = None if best is None else 2 * best.predicted_work
+        plan = Plan.build(prepared.graph, order, limit)
+        if plan is not None and (best is None or plan.predicted_work < best.predicted_work):
+            best = plan
+    assert best is not None
     order = dataclasses.replace(best.order, method=f"auto ({best.order.method})")
     return Plan(best.graph, order, best.whole)
 

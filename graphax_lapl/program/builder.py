@@ -171,7 +171,7 @@ class _Builder:
             self.made[key] = slot
         return self.made[key]
 
-    def run(self, order: Sequence[VertexName]) -> Program:
+    def run(self, order: Sequence[VertexName], max_work: float | None) -> Program | None:
         """Evaluate, take local partials, eliminate in order, collect the blocks."""
         graph = self.graph
         self.primals()
@@ -185,8 +185,12 @@ class _Builder:
             into[v][u] = None
             local = local + arrow.recipe.cost
         self.program.local_cost = local
+        work = 0
         for vertex in order:
-            self.eliminate(vertex, edges, into)
+            cost = self.eliminate(vertex, edges, into)
+            work += cost.muls + cost.adds
+            if max_work is not None and work > max_work:
+                return None
         self.collect(edges)
         return self.program
 
@@ -195,7 +199,7 @@ class _Builder:
         vertex: VertexName,
         edges: dict[VertexName, dict[VertexName, Edge]],
         into: dict[VertexName, dict[VertexName, None]],
-    ) -> None:
+    ) -> Cost:
         """Connect every predecessor with every successor, and remove the vertex."""
         sources, targets = into.pop(vertex), edges.pop(vertex)
         total, fill_in = Cost(), 0
@@ -227,6 +231,7 @@ class _Builder:
         self.program.eliminations.append(
             Elimination(vertex, len(sources), len(targets), fill_in, total)
         )
+        return total
 
     def collect(self, edges: dict[VertexName, dict[VertexName, Edge]]) -> None:
         """The blocks of the Jacobian, and the values of the outputs."""
@@ -271,11 +276,14 @@ def _block_dtype(source: Any, target: Any) -> Any:
     return source
 
 
-def build_program(graph: ComputationalGraph, order: Sequence[VertexName]) -> Program:
+def build_program(
+    graph: ComputationalGraph, order: Sequence[VertexName], max_work: float | None = None
+) -> Program | None:
     """The program that accumulates the Jacobian of `graph` in `order`.
 
     Args:
         graph: the computational graph.
         order: a permutation of `graph.eliminable`.
+        max_work: give up, with None, once the eliminations multiply and add more than this.
     """
-    return _Builder(graph).run(order)
+    return _Builder(graph).run(order, max_work)

@@ -1,0 +1,81 @@
+"""Orders that the planner finds, on traced functions: right, and as cheap as promised."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from elimination_orders import ORDERS, Annealing, find_order
+from graphax_lapl import InvalidOrderError, compare_orders, computational_graph, count_ops, jacve
+from graphax_lapl.api.orders import elimination_graph
+
+STATE = (0.9, 0.4, 2.1, 1.1, -0.2, 1.7)
+ALL = tuple(range(6))
+
+
+def interface(a, b, c, d, e, f):
+    """A function of scalars with shared intermediates."""
+    p, q = jnp.sqrt(a * c) + b, jnp.sqrt(d * f) + e
+    r = (p * a + q * d) / (a + d)
+    s = jnp.exp(-r * r) * (b - e)
+    return p * r + s, q * r - s, r * s * (c + f)
+
+
+def narrow(x, u, v, w):
+    """A dense network with a narrow middle, 20 -> 10 -> 2 -> 10 -> 20."""
+    middle = jnp.tanh(v @ jnp.tanh(u @ x))
+    return jnp.tanh(w @ jnp.tanh(v.T @ middle))
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("order", [*ORDERS.names(), Annealing(max_evaluations=300)], ids=str)
+def test_every_named_order_gives_the_jacobian(order):
+    expected = jax.jacrev(interface, ALL)(*STATE)
+    found = jacve(interface, order=order, argnums=ALL)(*STATE)
+    for row, wanted in zip(found, expected, strict=True):
+        np.testing.assert_allclose(row, wanted, rtol=1e-10)
+
+
+def test_search_is_never_worse_than_forward_and_reverse():
+    comparison = compare_orders(interface, *STATE, argnums=ALL)
+    by_order = {row.order: row.muls for row in comparison.rows}
+    assert by_order["search"] <= min(by_order["forward"], by_order["reverse"])
+    assert comparison.best_row.muls == by_order["search"]
+
+
+def test_optimal_agrees_with_the_count():
+    graph = computational_graph(interface, *STATE, argnums=ALL)
+    result = find_order(elimination_graph(graph), "optimal")
+    counts = count_ops(interface, *STATE, argnums=ALL, order=list(result.order))
+    assert result.cost == counts.muls
+
+
+@pytest.mark.smoke
+def test_search_beats_forward_and_reverse_through_a_narrow_middle():
+    rng = np.random.default_rng(0)
+    args = (
+        rng.normal(size=20),
+        rng.normal(size=(10, 20)),
+        rng.normal(size=(2, 10)),
+        rng.normal(size=(20, 10)),
+    )
+    muls = {
+        order: count_ops(narrow, *args, order=order).muls
+        for order in ("forward", "reverse", "search")
+    }
+    assert muls["search"] < 0.7 * min(muls["forward"], muls["reverse"])
+    found = jacve(narrow, order="search")(*args)
+    np.testing.assert_allclose(found, jax.jacrev(narrow)(*args), rtol=1e-10, atol=1e-12)
+
+
+def test_planner_and_program_count_alike():
+    graph = computational_graph(interface, *STATE, argnums=ALL)
+    for name in ("forward", "reverse", "markowitz", "eliad", "search"):
+        result = find_order(elimination_graph(graph), name)
+        counts = count_ops(interface, *STATE, argnums=ALL, order=list(result.order))
+        assert result.cost == counts.muls, name
+
+
+def test_unknown_name_lists_the_known_ones():
+    with pytest.raises(InvalidOrderError, match=r"markowitz.*search"):
+        jacve(interface, order="quickest", argnums=ALL)(*STATE)
