@@ -179,11 +179,12 @@ class Comparison:
             raise ImportError(
                 "Plotting needs matplotlib: pip install 'graphax_lapl[plots]'"
             ) from error
+        figure: Any
         figure, axes = (ax.figure, ax) if ax is not None else plt.subplots()
         axes.bar([row.order for row in self.rows], [row.muls for row in self.rows])
         axes.set_ylabel("multiplications")
         axes.set_title(self.function)
-        return figure, axes  # type: ignore[return-value]
+        return figure, axes
 
     def __str__(self) -> str:
         head = f"{self.function}: {self.vertices} vertices to eliminate"

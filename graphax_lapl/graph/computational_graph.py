@@ -148,6 +148,7 @@ class ComputationalGraph:
         for layer, names in enumerate(nx.topological_generations(graph)):
             for name in names:
                 graph.nodes[name]["layer"] = layer
+        figure: Any
         figure, axes = (ax.figure, ax) if ax is not None else plt.subplots()
         colors = {"input": "tab:green", "intermediate": "tab:blue", "output": "tab:orange"}
         nx.draw_networkx(
@@ -159,7 +160,7 @@ class ComputationalGraph:
             font_size=6,
         )
         axes.set_title(self.function)
-        return figure, axes  # type: ignore[return-value]
+        return figure, axes
 
     def __str__(self) -> str:
         incoming: dict[Hashable, list[str]] = {}
