@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from benchmarks.problems.networks import FUNCTIONS
 from elimination_orders import ORDERS, Annealing, find_order
 from graphax_lapl import InvalidOrderError, compare_orders, computational_graph, count_ops, jacve
 from graphax_lapl.api.orders import elimination_graph
@@ -79,3 +80,11 @@ def test_planner_and_program_count_alike():
 def test_unknown_name_lists_the_known_ones():
     with pytest.raises(InvalidOrderError, match=r"markowitz.*search"):
         jacve(interface, order="quickest", argnums=ALL)(*STATE)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_array_functions_cost_no_more_than_forward_and_reverse(name):
+    fun, args = FUNCTIONS[name]
+    graph = elimination_graph(computational_graph(fun, *args))
+    costs = {order: find_order(graph, order).cost for order in ("forward", "reverse", "auto")}
+    assert costs["auto"] < min(costs["forward"], costs["reverse"])
