@@ -11,6 +11,13 @@ edges go in; an order and its cost come out::
 
 from elimination_orders.algebra import EDGE_KINDS, EdgeAlgebra, LiteratureAlgebra, UnitAwareAlgebra
 from elimination_orders.cache import PlanCache
+from elimination_orders.chain import (
+    ChainResult,
+    ChainStage,
+    ChainStep,
+    chain_of,
+    find_chain_order,
+)
 from elimination_orders.cost import elimination_cost, elimination_trace
 from elimination_orders.errors import (
     InvalidGraphError,
@@ -41,6 +48,9 @@ __all__ = [
     "Annealing",
     "Auto",
     "Beam",
+    "ChainResult",
+    "ChainStage",
+    "ChainStep",
     "EdgeAlgebra",
     "EliminationGraph",
     "EliminationState",
@@ -60,7 +70,9 @@ __all__ = [
     "UnitAwareAlgebra",
     "Update",
     "WindowDP",
+    "chain_of",
     "elimination_cost",
     "elimination_trace",
+    "find_chain_order",
     "find_order",
 ]
