@@ -8,8 +8,8 @@ is known of a stage is its size, rows times columns, and one or more of
 * an *adjoint*: the product of a row with the Jacobian, at a cost per row and with a tape that has
   to be held meanwhile.
 
-The Jacobian of the stages ``first`` to ``last`` comes out of one of three operations: the product of
-two accumulated Jacobians, the tangent of the last stage applied to the columns of the rest, or the
+The Jacobian of the stages ``first`` to ``last`` comes out of one of three operations: the product
+of two accumulated Jacobians, the tangent of the last stage applied to the columns of the rest, or the
 adjoint of the first stage applied to the rows of the rest.  A stage by itself is accumulated by its
 tangent applied to an identity, by its adjoint, or is a matrix already.  Sub-chains are independent
 of each other, so that dynamic programming over all of them finds the optimum in time cubic in the
@@ -23,6 +23,7 @@ out the adjoints of those stages whose own tape is larger.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -77,9 +78,7 @@ class ChainStage:
         for key in ("tangent", "adjoint", "memory"):
             value = getattr(self, key)
             if value is not None and not value >= 0:
-                raise InvalidGraphError(
-                    f"{key}: expected a number of at least 0, got {value!r}."
-                )
+                raise InvalidGraphError(f"{key}: expected a number of at least 0, got {value!r}.")
         if self.tangent is None and self.adjoint is None and not self.matrix:
             raise InvalidGraphError(
                 "tangent, adjoint, matrix: nothing is known of the Jacobian of the stage. Give the "
@@ -177,11 +176,7 @@ class ChainResult:
                 held[step.target] = _given(matrix, "matrix")(step.stage)
                 continue
             mode = step.kind.removeprefix("accumulate_")
-            seed = (
-                operands[0]
-                if operands
-                else _given(identity, "identity")(step.stage, mode)
-            )
+            seed = operands[0] if operands else _given(identity, "identity")(step.stage, mode)
             held[step.target] = _given(apply[mode], mode)(step.stage, seed)
         return held[0, len(self.lower) - 1]
 
@@ -199,9 +194,7 @@ class ChainResult:
         return "\n".join(lines)
 
 
-def find_chain_order(
-    chain: Iterable[ChainStage], memory_limit: float | None = None
-) -> ChainResult:
+def find_chain_order(chain: Iterable[ChainStage], memory_limit: float | None = None) -> ChainResult:
     """The cheapest way to accumulate the Jacobian of a chain of maps.
 
     With ``M[l, f]`` for the least cost of the stages f to l, m and n for rows and columns, t and a
@@ -231,18 +224,14 @@ def find_chain_order(
     _check_chain(stages)
     limit = math.inf if memory_limit is None else memory_limit
     tangents = [math.inf if s.tangent is None else s.tangent for s in stages]
-    adjoints = [
-        math.inf if s.adjoint is None or s.memory > limit else s.adjoint for s in stages
-    ]
+    adjoints = [math.inf if s.adjoint is None or s.memory > limit else s.adjoint for s in stages]
     best: dict[Range, tuple[float, ChainStep]] = {}
     for k, stage in enumerate(stages):
         best[k, k] = _accumulation(k, stage, tangents[k], adjoints[k])
     for length in range(2, len(stages) + 1):
         for first in range(len(stages) - length + 1):
             last = first + length - 1
-            best[first, last] = _best_step(
-                stages, best, tangents, adjoints, first, last
-            )
+            best[first, last] = _best_step(stages, best, tangents, adjoints, first, last)
     whole = (0, len(stages) - 1)
     if math.isinf(best[whole][0]):
         k = next(
@@ -260,8 +249,7 @@ def find_chain_order(
         cost=best[whole][0],
         program=program,
         lower=tuple(
-            tuple(best[first, last][0] for first in range(last + 1))
-            for last in range(len(stages))
+            tuple(best[first, last][0] for first in range(last + 1)) for last in range(len(stages))
         ),
         peak_memory=max(step.memory for step in program),
         forward=_sweep(stages, tangents, "tangent"),
@@ -277,9 +265,7 @@ def _accumulation(
         return 0, ChainStep("matrix", (k, k), stage=k)
     if by_tangent <= by_adjoint:
         return by_tangent, ChainStep("accumulate_tangent", (k, k), (), k, by_tangent)
-    return by_adjoint, ChainStep(
-        "accumulate_adjoint", (k, k), (), k, by_adjoint, stage.memory
-    )
+    return by_adjoint, ChainStep("accumulate_adjoint", (k, k), (), k, by_adjoint, stage.memory)
 
 
 def _best_step(
@@ -308,9 +294,7 @@ def _best_step(
     return found
 
 
-def _unroll(
-    best: dict[Range, tuple[float, ChainStep]], target: Range
-) -> list[ChainStep]:
+def _unroll(best: dict[Range, tuple[float, ChainStep]], target: Range) -> list[ChainStep]:
     """Steps that lead to `target`, operands first."""
     # An explicit stack: chains may be longer than Python's recursion limit.
     steps: list[ChainStep] = []
@@ -330,16 +314,14 @@ def _sweep(stages: Sequence[ChainStage], costs: Sequence[float], mode: str) -> f
     for k, (stage, cost) in enumerate(zip(stages, costs, strict=True)):
         if stage.matrix and k == start:
             continue
-        total += seeds * min(
-            cost, stage.rows * stage.columns if stage.matrix else math.inf
-        )
+        total += seeds * min(cost, stage.rows * stage.columns if stage.matrix else math.inf)
     return total
 
 
 def _check_chain(stages: Sequence[ChainStage]) -> None:
     if not stages:
         raise InvalidGraphError("chain: expected at least one stage, got none.")
-    for k, (inner, outer) in enumerate(zip(stages, stages[1:], strict=False)):
+    for k, (inner, outer) in enumerate(itertools.pairwise(stages)):
         if inner.rows != outer.columns:
             raise InvalidGraphError(
                 f"chain: stage {k} has {inner.rows} rows, but stage {k + 1} has {outer.columns} "
@@ -382,18 +364,16 @@ def chain_of(
     if not live:
         return ()
     inputs = tuple(x for x in graph.inputs if any(u == x for u, _ in live))
-    outputs = tuple(
-        y for y in graph.outputs if y in set(inputs) or any(w == y for _, w in live)
-    )
+    outputs = tuple(y for y in graph.outputs if y in set(inputs) or any(w == y for _, w in live))
     cuts = _cuts(graph, live)
     place = {vertex: i for i, vertex in enumerate(cuts)}
     # A vertex that is no cut belongs to the stage that ends at the next cut after it.
     bounds = [graph.position(vertex) for vertex in cuts]
     members: list[list[tuple[Vertex, Vertex]]] = [[] for _ in range(len(cuts) + 1)]
     for u, w in live:
-        members[
-            place[w] if w in place else sum(b < graph.position(w) for b in bounds)
-        ].append((u, w))
+        members[place[w] if w in place else sum(b < graph.position(w) for b in bounds)].append(
+            (u, w)
+        )
     ends: list[tuple[Vertex, ...]] = [inputs, *((vertex,) for vertex in cuts), outputs]
     edges = graph.edges
     stages = []
@@ -426,9 +406,7 @@ def _live_edges(graph: EliminationGraph) -> list[tuple[Vertex, Vertex]]:
     return [(u, w) for u, w in graph.edges if u in reached and w in needed]
 
 
-def _cuts(
-    graph: EliminationGraph, live: Sequence[tuple[Vertex, Vertex]]
-) -> list[Vertex]:
+def _cuts(graph: EliminationGraph, live: Sequence[tuple[Vertex, Vertex]]) -> list[Vertex]:
     """Vertices on every path, in topological order.
 
     Every live vertex is before or after such a vertex in any topological order, so that a vertex is

@@ -1,6 +1,7 @@
 """Chains of Jacobians: optima against all sequences of operations, programs against numpy."""
 
 import functools
+import itertools
 import math
 import random
 
@@ -22,13 +23,11 @@ def random_chain(seed: int, length: int) -> list[ChainStage]:
     rng = random.Random(seed)
     sizes = [rng.randint(1, 6) for _ in range(length + 1)]
     stages = []
-    for columns, rows in zip(sizes, sizes[1:], strict=False):
+    for columns, rows in itertools.pairwise(sizes):
         matrix = rng.random() < 0.3
         tangent = rng.randint(1, 40) if rng.random() < 0.8 or not matrix else None
         adjoint = rng.randint(1, 40) if rng.random() < 0.8 else None
-        stages.append(
-            ChainStage(rows, columns, tangent, adjoint, rng.randint(1, 30), matrix)
-        )
+        stages.append(ChainStage(rows, columns, tangent, adjoint, rng.randint(1, 30), matrix))
     return stages
 
 
@@ -54,21 +53,15 @@ def cheapest_by_all_sequences(stages: list[ChainStage], limit: float) -> float:
                 if before and before[-1][2]:
                     inner = before[-1]
                     work = stages[inner[0]].columns * tangent
-                    costs.append(
-                        work + best((*before[:-1], (inner[0], last, True), *after))
-                    )
+                    costs.append(work + best((*before[:-1], (inner[0], last, True), *after)))
                 if after and after[0][2]:
                     outer = after[0]
                     work = stages[outer[1]].rows * adjoint
-                    costs.append(
-                        work + best((*before, (first, outer[1], True), *after[1:]))
-                    )
+                    costs.append(work + best((*before, (first, outer[1], True), *after[1:])))
             elif after and after[0][2]:
                 outer = after[0]
                 work = stages[outer[1]].rows * stages[last].rows * stage.columns
-                costs.append(
-                    work + best((*before, (first, outer[1], True), *after[1:]))
-                )
+                costs.append(work + best((*before, (first, outer[1], True), *after[1:])))
         return min(costs)
 
     return best(tuple((k, k, False) for k in range(len(stages))))
@@ -158,13 +151,9 @@ def test_bad_chains():
         ChainStage(1, 1, -1)
     with pytest.raises(InvalidGraphError, match="at least one stage"):
         find_chain_order([])
-    with pytest.raises(
-        InvalidGraphError, match="stage 0 has 2 rows, but stage 1 has 3"
-    ):
+    with pytest.raises(InvalidGraphError, match="stage 0 has 2 rows, but stage 1 has 3"):
         find_chain_order([ChainStage(2, 1, 1), ChainStage(1, 3, 1)])
-    with pytest.raises(
-        InvalidOrderError, match="memory_limit: 4 .* stage 1 .* tape of 5"
-    ):
+    with pytest.raises(InvalidOrderError, match=r"memory_limit: 4 .* stage 1 .* tape of 5"):
         find_chain_order([ChainStage(1, 1, 1), ChainStage(1, 1, None, 1, 5)], 4)
     with pytest.raises(InvalidOrderError, match="identity: the program needs it"):
         find_chain_order([ChainStage(1, 1, 1)]).replay()
@@ -183,23 +172,19 @@ def paths(graph: EliminationGraph) -> list[tuple]:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_cuts_lie_on_every_path(seed):
-    graph = random_graph(
-        seed, 7, n_inputs=1 + seed % 3, n_outputs=1 + seed % 2, density=0.25
-    )
+    graph = random_graph(seed, 7, n_inputs=1 + seed % 3, n_outputs=1 + seed % 2, density=0.25)
     routes = paths(graph)
     stages = chain_of(graph)
     assert bool(stages) == bool(routes)
     on_all = [
         v
         for v in graph.vertices
-        if v not in graph.inputs
-        and v not in graph.outputs
-        and all(v in path for path in routes)
+        if v not in graph.inputs and v not in graph.outputs and all(v in path for path in routes)
     ]
     cuts = [stage.name.split(" -> ")[0] for stage in stages[1:]]
     assert cuts == (list(map(str, on_all)) if routes else [])
     edges = [pair for stage in stages for pair in stage.edges]
-    used = {pair for path in routes for pair in zip(path, path[1:], strict=False)}
+    used = {pair for path in routes for pair in itertools.pairwise(path)}
     assert len(edges) == len(set(edges))
     assert set(edges) == used
     for k, stage in enumerate(stages):
@@ -207,7 +192,7 @@ def test_cuts_lie_on_every_path(seed):
         for u, w in stage.edges:
             # An edge of stage k lies between its two cuts on every path.
             for path in routes:
-                if (u, w) in zip(path, path[1:], strict=False):
+                if (u, w) in itertools.pairwise(path):
                     passed = sum(v in on_all for v in path[: path.index(w)])
                     assert passed == k
 
@@ -223,9 +208,7 @@ def test_chain_of_tensor_sizes():
     ]
     graph = EliminationGraph(["x"], ["y"], edges)
     sizes = {"x": 50, "h": 8, "g": 8, "k": 8, "z": 2, "y": 40}
-    stages = chain_of(
-        graph, sizes.__getitem__, lambda kind: 0 if kind == "unit" else 10
-    )
+    stages = chain_of(graph, sizes.__getitem__, lambda kind: 0 if kind == "unit" else 10)
     assert [(s.rows, s.columns, s.tangent) for s in stages] == [
         (8, 50, 0),
         (2, 8, 40),

@@ -5,12 +5,14 @@ import random
 import pytest
 from planner_graphs import jacobian_by_paths, numeric_graph
 
-from elimination_orders import EliminationGraph, InvalidOrderError, find_order
-from elimination_orders.beyond import (
+from elimination_orders import (
     EdgeStep,
+    EliminationGraph,
     FaceStep,
+    InvalidOrderError,
     find_edge_order,
     find_face_order,
+    find_order,
     replay_edges,
     replay_faces,
 )
