@@ -9,12 +9,12 @@ is known of a stage is its size, rows times columns, and one or more of
   to be held meanwhile.
 
 The Jacobian of the stages ``first`` to ``last`` comes out of one of three operations: the product
-of two accumulated Jacobians, the tangent of the last stage applied to the columns of the rest, or the
-adjoint of the first stage applied to the rows of the rest.  A stage by itself is accumulated by its
-tangent applied to an identity, by its adjoint, or is a matrix already.  Sub-chains are independent
-of each other, so that dynamic programming over all of them finds the optimum in time cubic in the
-number of stages (the dense, matrix-free Jacobian chain problem with limited memory: Naumann, arXiv
-2003.05755 and 2406.11862).
+of two accumulated Jacobians, the tangent of the last stage applied to the columns of the rest, or
+the adjoint of the first stage applied to the rows of the rest. A stage by itself is accumulated by
+its tangent applied to an identity, by its adjoint, or is a matrix already. Sub-chains are
+independent of each other, so that dynamic programming over all of them finds the optimum in time
+cubic in the number of stages (the dense, matrix-free Jacobian chain problem with limited memory:
+Naumann, arXiv 2003.05755 and 2406.11862).
 
 *Memory.*  The argument of every stage is kept, so that the tape of a stage can be recorded when its
 adjoint is needed and dropped afterwards.  Tapes are therefore held one at a time, and a limit rules

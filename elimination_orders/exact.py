@@ -38,18 +38,24 @@ from elimination_orders.program import edge_program, face_program
 __all__ = ["find_edge_order", "find_face_order"]
 
 
+#: Larger graphs are refused at once: the search could not end.
+MAX_EDGES = 40
+
+
 def find_edge_order(graph: EliminationGraph, max_states: int = 200_000) -> FineResult:
     """A cheapest sequence of edge eliminations, by multiplications.
 
     Args:
-        graph: a small graph (about 15 edges that are no twins); outputs may not have successors.
+        graph: a small graph: about 12 edges without twins take a second, 16 may take minutes, more
+            than 40 are refused.  Outputs may not have successors.
         max_states: give up after so many states.
 
     Returns:
         Steps, cost and program; the cost is proved to be the least.
 
     Raises:
-        InvalidOrderError: if the search was given up, or an output has successors.
+        InvalidOrderError: if the graph is too large, the search was given up, or an output has
+            successors.
     """
     _require_pure_outputs(graph)
     problem = _Weighted(graph)
@@ -60,18 +66,20 @@ def find_edge_order(graph: EliminationGraph, max_states: int = 200_000) -> FineR
     return FineResult(tuple(steps), cost, states, edge_program(graph, steps))
 
 
-def find_face_order(graph: EliminationGraph, max_states: int = 200_000) -> FineResult:
+def find_face_order(graph: EliminationGraph, max_states: int = 50_000) -> FineResult:
     """A cheapest sequence of face eliminations, by multiplications.
 
     Args:
-        graph: a small graph (about 12 edges that are no twins); outputs may not have successors.
+        graph: a small graph: about 10 edges without twins take a second, 12 may take minutes, more
+            than 40 are refused.  Outputs may not have successors.
         max_states: give up after so many states.
 
     Returns:
         Steps, cost and program; the cost is proved to be the least.
 
     Raises:
-        InvalidOrderError: if the search was given up, or an output has successors.
+        InvalidOrderError: if the graph is too large, the search was given up, or an output has
+            successors.
     """
     _require_pure_outputs(graph)
     problem = _Weighted(graph)
@@ -111,6 +119,11 @@ class _Weighted:
         self.y_weights = [len(names) for names in self.outputs]
         kept = {names[0] for names in (*self.inputs, *self.outputs)} | middle
         self.edges = [(u, w) for u, w in self.edges if u in kept and w in kept]
+        if len(self.edges) > MAX_EDGES:
+            raise InvalidOrderError(
+                f"graph: exact search over edges or faces is for at most {MAX_EDGES} edges, and "
+                f"{len(self.edges)} are left without twins. Use find_order, or cut the graph."
+            )
         self.twins = {names[0]: names for names in (*self.inputs, *self.outputs)}
 
     # -- edges -------------------------------------------------------------------------------------
@@ -478,6 +491,6 @@ def _a_star(
                     (total + left_after, left_after, next(number), total, after, after_name),
                 )
     raise InvalidOrderError(
-        f"max_states: no order was proved within {max_states} states. Give more, or use find_order: "
-        "exact search over edges and faces is for small graphs."
+        f"max_states: no order was proved within {max_states} states. Give more, or use "
+        "find_order: exact search over edges and faces is for small graphs."
     )
