@@ -10,7 +10,21 @@ edges go in; an order and its cost come out::
 """
 
 from elimination_orders.algebra import EDGE_KINDS, EdgeAlgebra, LiteratureAlgebra, UnitAwareAlgebra
+from elimination_orders.beyond import (
+    EdgeStep,
+    FaceStep,
+    FineResult,
+    replay_edges,
+    replay_faces,
+)
 from elimination_orders.cache import PlanCache
+from elimination_orders.chain import (
+    ChainResult,
+    ChainStage,
+    ChainStep,
+    chain_of,
+    find_chain_order,
+)
 from elimination_orders.cost import elimination_cost, elimination_trace
 from elimination_orders.errors import (
     InvalidGraphError,
@@ -18,9 +32,11 @@ from elimination_orders.errors import (
     InvalidOrderError,
     PlannerError,
 )
+from elimination_orders.exact import find_edge_order, find_face_order
 from elimination_orders.graph import EliminationGraph
 from elimination_orders.objectives import OBJECTIVES, Objective
 from elimination_orders.portfolio import ORDERS, find_order
+from elimination_orders.program import Program, ProgramStep, edge_program, face_program
 from elimination_orders.result import OrderResult
 from elimination_orders.search import (
     Annealing,
@@ -41,10 +57,16 @@ __all__ = [
     "Annealing",
     "Auto",
     "Beam",
+    "ChainResult",
+    "ChainStage",
+    "ChainStep",
     "EdgeAlgebra",
+    "EdgeStep",
     "EliminationGraph",
     "EliminationState",
     "EliminationStep",
+    "FaceStep",
+    "FineResult",
     "Heuristic",
     "HyperPlanner",
     "InvalidGraphError",
@@ -56,11 +78,21 @@ __all__ = [
     "OrderResult",
     "PlanCache",
     "PlannerError",
+    "Program",
+    "ProgramStep",
     "Strategy",
     "UnitAwareAlgebra",
     "Update",
     "WindowDP",
+    "chain_of",
+    "edge_program",
     "elimination_cost",
     "elimination_trace",
+    "face_program",
+    "find_chain_order",
+    "find_edge_order",
+    "find_face_order",
     "find_order",
+    "replay_edges",
+    "replay_faces",
 ]

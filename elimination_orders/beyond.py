@@ -8,28 +8,27 @@ is an order of edges, and every order of edges one of faces, so that the optimum
 (Naumann, Optimal accumulation of Jacobian matrices by elimination methods on the dual computational
 graph, Math. Program. 2004).
 
-Both spaces are searched exactly, by least cost first, which is for small graphs; the number of
-states is limited.  Orders are replayed by `replay_edges` and `replay_faces` with any algebra.
+`elimination_orders.exact` searches both spaces, `elimination_orders.program` turns orders into
+programs.  Here orders are replayed: `replay_edges` and `replay_faces`, with any algebra.
 """
 
 from __future__ import annotations
 
-import heapq
-import itertools
-from collections.abc import Callable, Hashable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from elimination_orders.algebra import EdgeAlgebra
 from elimination_orders.errors import InvalidOrderError
 from elimination_orders.graph import EliminationGraph, Vertex
 
+if TYPE_CHECKING:
+    from elimination_orders.program import Program
+
 __all__ = [
     "EdgeStep",
     "FaceStep",
     "FineResult",
-    "find_edge_order",
-    "find_face_order",
     "replay_edges",
     "replay_faces",
 ]
@@ -40,6 +39,7 @@ Label = frozenset[tuple[Vertex, ...]]
 #: A face joins two labels; the ends of a path are the pairs ("in", x) and ("out", y).
 End = Hashable
 Face = tuple[End, End]
+Operation = Callable[[Any, Any], Any]
 
 
 class EdgeStep(NamedTuple):
@@ -64,43 +64,38 @@ class FineResult:
         steps: eliminations in order.
         cost: number of multiplications.
         states: states that were looked at.
+        program: the steps as products and sums, to be replayed on any partials.
     """
 
     steps: tuple[Any, ...]
     cost: int
     states: int
+    program: Program = field(repr=False)
+
+
+class _Costed:
+    """Products and sums by an algebra, with what they cost; None is a structural zero."""
+
+    def __init__(self, algebra: EdgeAlgebra) -> None:
+        self.algebra = algebra
+        self.cost: float = 0
+
+    def multiply(self, outer: Any, inner: Any) -> Any:
+        if outer is None or inner is None:
+            return None
+        product, cost = self.algebra.compose(outer, inner)
+        self.cost += cost
+        return product
+
+    def add(self, a: Any, b: Any) -> Any:
+        if a is None or b is None:
+            return b if a is None else a
+        total, cost = self.algebra.merge(a, b)
+        self.cost += cost
+        return total
 
 
 # -- edges -----------------------------------------------------------------------------------------
-
-
-def find_edge_order(graph: EliminationGraph, max_states: int = 200_000) -> FineResult:
-    """A cheapest sequence of edge eliminations, by multiplications.
-
-    Args:
-        graph: a small graph; outputs may not have successors.
-        max_states: give up after so many states.
-
-    Raises:
-        InvalidOrderError: if the search was given up, or an output has successors.
-    """
-    _require_pure_outputs(graph)
-    middle = frozenset(graph.eliminable)
-    start = _clean(frozenset(graph._edges), middle)
-
-    def successors(edges: frozenset[Pair]) -> Iterator[tuple[int, EdgeStep, frozenset[Pair]]]:
-        for u, v in sorted(edges, key=repr):
-            for kind, at in (("front", v), ("back", u)):
-                if at in middle:
-                    step = EdgeStep("front" if kind == "front" else "back", (u, v))
-                    products = _edge_products(edges, step)
-                    after = (edges - {(u, v)}) | {new for _, _, new in products}
-                    yield len(products), step, _clean(after, middle)
-
-    def is_done(edges: frozenset[Pair]) -> bool:
-        return not any(u in middle or v in middle for u, v in edges)
-
-    return _least_cost_first(start, successors, is_done, max_states)
 
 
 def replay_edges(
@@ -119,28 +114,34 @@ def replay_edges(
     Raises:
         InvalidOrderError: if a step does not apply, or something is left over.
     """
-    algebra = algebra or graph._algebra
+    costed = _Costed(algebra or graph._algebra)
+    jacobian = _run_edges(graph, graph._edges, steps, costed.multiply, costed.add)
+    return {pair: edge for pair, edge in jacobian.items() if edge is not None}, costed.cost
+
+
+def _run_edges(
+    graph: EliminationGraph,
+    partials: Mapping[Pair, Any],
+    steps: Iterable[EdgeStep],
+    multiply: Operation,
+    add: Operation,
+) -> dict[Pair, Any]:
+    _require_pure_outputs(graph)
     middle = frozenset(graph.eliminable)
-    values: dict[Pair, Any] = dict(graph._edges)
-    product: Any
-    total: float = 0
+    values = {pair: partials[pair] for pair in _clean(frozenset(partials), middle)}
     for place, step in enumerate(steps):
-        values = {pair: values[pair] for pair in _clean(frozenset(values), middle)}
         at = step.edge[1] if step.kind == "front" else step.edge[0]
         if step.edge not in values or at not in middle:
             raise InvalidOrderError(f"steps: {step} at place {place} does not apply to the graph.")
         for inner, outer, new in _edge_products(frozenset(values), step):
-            product, cost = algebra.compose(values[outer], values[inner])
-            if new in values:
-                product, extra = algebra.merge(values[new], product)
-                cost += extra
-            values[new] = product
-            total += cost
+            product = multiply(values[outer], values[inner])
+            values[new] = add(values[new], product) if new in values else product
         del values[step.edge]
-    values = {pair: values[pair] for pair in _clean(frozenset(values), middle)}
+        kept = _clean(frozenset(values), middle)
+        values = {pair: value for pair, value in values.items() if pair in kept}
     if any(u in middle or v in middle for u, v in values):
         raise InvalidOrderError("steps: leave intermediate vertices. Eliminate all edges at them.")
-    return values, total
+    return {pair: values[pair] for pair in sorted(values, key=repr)}
 
 
 def _edge_products(edges: frozenset[Pair], step: EdgeStep) -> list[tuple[Pair, Pair, Pair]]:
@@ -169,30 +170,6 @@ def _clean(edges: frozenset[Pair], middle: frozenset[Vertex]) -> frozenset[Pair]
 # -- faces -----------------------------------------------------------------------------------------
 
 
-def find_face_order(graph: EliminationGraph, max_states: int = 200_000) -> FineResult:
-    """A cheapest sequence of face eliminations, by multiplications.
-
-    Args:
-        graph: a small graph; outputs may not have successors.
-        max_states: give up after so many states.
-
-    Raises:
-        InvalidOrderError: if the search was given up, or an output has successors.
-    """
-    _require_pure_outputs(graph)
-
-    def successors(faces: frozenset[Face]) -> Iterator[tuple[int, FaceStep, frozenset[Face]]]:
-        for face in sorted(_inner_faces(faces), key=_face_key):
-            after, _, _ = _eliminate_face(faces, face)
-            yield 1, FaceStep(*face), after  # type: ignore[arg-type]
-
-    def is_done(faces: frozenset[Face]) -> bool:
-        return not _inner_faces(faces)
-
-    start, _ = _merge_equal(_line_graph(graph))
-    return _least_cost_first(start, successors, is_done, max_states)
-
-
 def replay_faces(
     graph: EliminationGraph, steps: Iterable[FaceStep], algebra: EdgeAlgebra | None = None
 ) -> tuple[dict[Pair, Any], float]:
@@ -209,15 +186,24 @@ def replay_faces(
     Raises:
         InvalidOrderError: if a step does not apply, or something is left over.
     """
-    algebra = algebra or graph._algebra
-    values: dict[End, Any] = {frozenset({pair}): edge for pair, edge in graph._edges.items()}
-    total: float = 0
+    costed = _Costed(algebra or graph._algebra)
+    jacobian = _run_faces(graph, graph._edges, steps, costed.multiply, costed.add)
+    return {pair: edge for pair, edge in jacobian.items() if edge is not None}, costed.cost
+
+
+def _run_faces(
+    graph: EliminationGraph,
+    partials: Mapping[Pair, Any],
+    steps: Iterable[FaceStep],
+    multiply: Operation,
+    add: Operation,
+) -> dict[Pair, Any]:
+    _require_pure_outputs(graph)
+    values: dict[End, Any] = {frozenset({pair}): edge for pair, edge in partials.items()}
 
     def join(joins: list[tuple[Label, Label]]) -> None:
-        nonlocal total
         for a, b in joins:
-            values[a | b], cost = algebra.merge(values.pop(a), values.pop(b))
-            total += cost
+            values[a | b] = add(values.pop(a), values.pop(b))
 
     faces, joins = _merge_equal(_line_graph(graph))
     join(joins)
@@ -225,17 +211,16 @@ def replay_faces(
         if (step.first, step.second) not in faces:
             raise InvalidOrderError(f"steps: {step} at place {place} does not apply to the graph.")
         faces, new, joins = _eliminate_face(faces, (step.first, step.second))
-        values[new], cost = algebra.compose(values[step.second], values[step.first])
-        total += cost
+        values[new] = multiply(values[step.second], values[step.first])
         join(joins)
     if _inner_faces(faces):
         raise InvalidOrderError("steps: leave faces. Eliminate all of them.")
-    jacobian = {}
+    jacobian: dict[Pair, Any] = {}
     for source, label in faces:
         if isinstance(label, frozenset):
             (target,) = {end for first, end in faces if first == label}
             jacobian[source[1], target[1]] = values[label]  # type: ignore[index]
-    return jacobian, total
+    return {pair: jacobian[pair] for pair in sorted(jacobian, key=repr)}
 
 
 def _line_graph(graph: EliminationGraph) -> frozenset[Face]:
@@ -320,46 +305,6 @@ def _label_key(label: End) -> str:
 
 def _face_key(face: Face) -> tuple[str, str]:
     return _label_key(face[0]), _label_key(face[1])
-
-
-# -- search ----------------------------------------------------------------------------------------
-
-
-def _least_cost_first(
-    start: Any,
-    successors: Callable[[Any], Iterable[tuple[int, Any, Any]]],
-    is_done: Callable[[Any], bool],
-    max_states: int,
-) -> FineResult:
-    """Dijkstra's algorithm over states."""
-    number = itertools.count()
-    best = {start: 0}
-    came: dict[Any, tuple[Any, Any]] = {}
-    heap: list[tuple[int, int, Any]] = [(0, next(number), start)]
-    looked_at = 0
-    while heap:
-        cost, _, state = heapq.heappop(heap)
-        if cost > best[state]:
-            continue
-        looked_at += 1
-        if is_done(state):
-            steps = []
-            while state != start:
-                step, state = came[state]
-                steps.append(step)
-            return FineResult(tuple(reversed(steps)), cost, looked_at)
-        if looked_at > max_states:
-            break
-        for extra, step, after in successors(state):
-            total = cost + extra
-            if total < best.get(after, total + 1):
-                best[after] = total
-                came[after] = (step, state)
-                heapq.heappush(heap, (total, next(number), after))
-    raise InvalidOrderError(
-        f"max_states: no order was found within {max_states} states. Give more, or use find_order: "
-        "exact search over edges and faces is for small graphs."
-    )
 
 
 def _require_pure_outputs(graph: EliminationGraph) -> None:

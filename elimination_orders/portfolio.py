@@ -56,6 +56,11 @@ class OrderRegistry(Mapping[str, OrderFunction]):
         """
         wanted = name.lower()
         wanted = self._aliases.get(wanted, wanted)
+        if wanted in ("edge", "edges", "face", "faces"):
+            raise InvalidOrderError(
+                f"order: {name!r} is no order of vertices. Use find_edge_order or find_face_order; "
+                "their results have a program to replay."
+            )
         if wanted not in self._functions:
             raise InvalidOrderError(
                 f"order: unknown name {name!r}. Expected one of "

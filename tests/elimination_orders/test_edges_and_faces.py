@@ -1,19 +1,26 @@
 """Elimination of edges and faces: values against paths, costs against vertex elimination."""
 
+import heapq
+import itertools
+import operator
 import random
 
+import numpy as np
 import pytest
-from planner_graphs import jacobian_by_paths, numeric_graph
+from planner_graphs import jacobian_by_paths, numeric_graph, random_graph
 
-from elimination_orders import EliminationGraph, InvalidOrderError, find_order
-from elimination_orders.beyond import (
+from elimination_orders import (
     EdgeStep,
+    EliminationGraph,
     FaceStep,
+    InvalidOrderError,
     find_edge_order,
     find_face_order,
+    find_order,
     replay_edges,
     replay_faces,
 )
+from elimination_orders.beyond import _clean, _eliminate_face, _inner_faces, _line_graph
 
 
 def tiny_graph(seed: int) -> EliminationGraph:
@@ -83,6 +90,14 @@ def test_limits_are_reported():
         find_edge_order(graph)
     with pytest.raises(InvalidOrderError, match="within 1 states"):
         find_face_order(chain(), max_states=1)
+    wide = random_graph(0, 20, density=0.5)
+    pure = [y for y in wide.vertices if not wide.successors(y)]
+    wide = EliminationGraph(wide.inputs, pure, [(u, v) for u, v in wide.edges])
+    for search in (find_edge_order, find_face_order):
+        with pytest.raises(InvalidOrderError, match="at most 40 edges"):
+            search(wide)
+    with pytest.raises(InvalidOrderError, match="is no order of vertices"):
+        find_order(chain(), "faces")
 
 
 def test_edges_beat_vertices():
@@ -96,3 +111,159 @@ def test_edges_beat_vertices():
     assert result.cost == 11
     numeric = numeric_graph(graph, 3)
     assert replay_edges(numeric, result.steps)[0] == pytest.approx(jacobian_by_paths(numeric))
+
+
+def bat() -> EliminationGraph:
+    """Two inputs each to a and b, both of these to c and past it to an output of their own."""
+    edges = [("x0", "a"), ("x1", "a"), ("x2", "b"), ("x3", "b"), ("a", "c"), ("b", "c")]
+    edges += [("a", "y2"), ("b", "y3"), *(("c", f"y{i}") for i in range(4))]
+    return EliminationGraph([f"x{i}" for i in range(4)], [f"y{i}" for i in range(4)], edges)
+
+
+def test_faces_beat_edges_and_edges_beat_vertices():
+    # The product of a -> c and c -> y2 is worth while alone, because a -> y2 is there to take it
+    # in; so is b -> c -> y3.  Back elimination of c -> y2 would multiply it with b -> c as well,
+    # front elimination of a -> c with all edges out of c.  Faces: 2 for these products, 2 * 2 at a
+    # and b each, and 2 * 3 at c for the inputs of each.
+    graph = bat()
+    vertices, edges, faces = (
+        find_order(graph, "optimal"),
+        find_edge_order(graph),
+        find_face_order(graph),
+    )
+    assert vertices.optimal
+    assert (vertices.cost, edges.cost, faces.cost) == (24, 23, 22)
+    for seed in range(3):
+        numeric = numeric_graph(graph, seed)
+        expected = jacobian_by_paths(numeric)
+        assert len(expected) == 16
+        for result, replay in ((edges, replay_edges), (faces, replay_faces)):
+            assert replay(numeric, result.steps)[0] == pytest.approx(expected)
+            values = dict(numeric.edges)
+            jacobian = result.program.run(values, operator.mul, operator.add)
+            assert jacobian == pytest.approx(expected)
+
+
+# -- the searches against plain ones: every state, every name, no twins, no bound ------------------
+
+
+def least_cost(start, moves, is_done):
+    """Dijkstra's algorithm."""
+    number = itertools.count()
+    best = {start: 0}
+    heap = [(0, next(number), start)]
+    while True:
+        cost, _, state = heapq.heappop(heap)
+        if cost > best[state]:
+            continue
+        if is_done(state):
+            return cost
+        for extra, after in moves(state):
+            if cost + extra < best.get(after, cost + extra + 1):
+                best[after] = cost + extra
+                heapq.heappush(heap, (cost + extra, next(number), after))
+
+
+def plain_edge_cost(graph: EliminationGraph) -> int:
+    middle = frozenset(graph.eliminable)
+
+    def moves(edges):
+        for u, v in edges:
+            rest = edges - {(u, v)}
+            if v in middle:
+                new = {(u, w) for x, w in edges if x == v}
+                yield len(new), _clean(rest | new, middle)
+            if u in middle:
+                new = {(t, v) for t, x in edges if x == u}
+                yield len(new), _clean(rest | new, middle)
+
+    return least_cost(
+        _clean(frozenset(graph.edges), middle),
+        moves,
+        lambda edges: not any(middle & set(pair) for pair in edges),
+    )
+
+
+def plain_face_cost(graph: EliminationGraph) -> int:
+    def moves(faces):
+        for face in _inner_faces(faces):
+            yield 1, _eliminate_face(faces, face)[0]
+
+    return least_cost(_line_graph(graph), moves, lambda faces: not _inner_faces(faces))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_searches_find_what_plain_searches_find(seed):
+    graph = tiny_graph(seed)
+    if len(graph.edges) <= 7:
+        assert find_face_order(graph).cost == plain_face_cost(graph)
+    # Twins of an input and of an output.
+    edges = [(u, v) for u, v in graph.edges]
+    edges += [("twin", v) for u, v in edges if u == "x0"]
+    edges += [(u, "copy") for u, v in edges if v == "y0"]
+    graph = EliminationGraph([*graph.inputs, "twin"], [*graph.outputs, "copy"], edges)
+    if len(graph.edges) <= 9:
+        assert find_edge_order(graph).cost == plain_edge_cost(graph)
+    if len(graph.edges) <= 7:
+        assert find_face_order(graph).cost == plain_face_cost(graph)
+
+
+# -- programs --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_programs_run_on_matrices(seed):
+    graph = tiny_graph(seed)
+    rng = np.random.default_rng(seed)
+    size = {vertex: int(rng.integers(1, 4)) for vertex in graph.vertices}
+    values = {(u, v): rng.standard_normal((size[v], size[u])) for u, v in graph.edges}
+    expected: dict = {(x, x): np.eye(size[x]) for x in graph.inputs}
+    for v in graph.vertices:
+        for u in graph.predecessors(v):
+            for x in graph.inputs:
+                if (x, u) in expected:
+                    product = values[u, v] @ expected[x, u]
+                    expected[x, v] = expected.get((x, v), 0) + product
+    for result in (find_edge_order(graph), find_face_order(graph)):
+        program = result.program
+        jacobian = program.run(values, operator.matmul, operator.add)
+        wanted = {(x, y) for x, y in expected if x in graph.inputs and y in graph.outputs}
+        assert set(jacobian) == wanted
+        for pair in wanted:
+            np.testing.assert_allclose(jacobian[pair], expected[pair], atol=1e-12)
+        assert program.multiplications == result.cost
+        assert program.additions == len(program.steps) - result.cost
+        assert len(str(program).splitlines()) == (
+            len(program.partials) + len(program.steps) + len(program.results)
+        )
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_slots_are_free_after_their_last_use(seed):
+    graph = tiny_graph(seed)
+    numeric = numeric_graph(graph, seed)
+    program = find_face_order(graph).program
+    slots = dict(enumerate(numeric.edges[pair] for pair in program.partials))
+    last = program.last_uses()
+    for place, step in enumerate(program.steps):
+        left, right = slots[step.left], slots[step.right]
+        slots[step.target] = left * right if step.kind == "multiply" else left + right
+        for slot in {step.left, step.right}:
+            if last.get(slot) == place:
+                del slots[slot]
+    jacobian = {pair: slots[slot] for pair, slot in program.results}
+    assert jacobian == pytest.approx(jacobian_by_paths(numeric))
+
+
+def test_structural_zeros_in_programs():
+    graph = EliminationGraph(
+        ["x"], ["y", "z"], [("x", "a"), ("a", "y"), ("x", "y"), ("a", "z"), ("x", "b"), ("b", "y")]
+    )
+    program = find_edge_order(graph).program
+    values = dict.fromkeys(graph.edges, 3.0)
+    values["x", "a"] = 0.0
+
+    def multiply(outer, inner):
+        return outer * inner or None
+
+    assert program.run(values, multiply, operator.add) == {("x", "y"): 12.0}
