@@ -9,7 +9,7 @@ from .api.analysis import (
     make_plan,
 )
 from .api.jacobian import jacve, value_and_jacve
-from .api.orders import EliminationOrder
+from .api.orders import EliminationOrder, elimination_graph
 from .api.plan import Plan
 from .api.sparse import SparseJacobian
 from .errors import (
@@ -42,6 +42,7 @@ __all__ = [
     "compare_orders",
     "computational_graph",
     "count_ops",
+    "elimination_graph",
     "jacve",
     "make_plan",
     "value_and_jacve",

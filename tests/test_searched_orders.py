@@ -6,9 +6,16 @@ import numpy as np
 import pytest
 
 from benchmarks.problems.networks import FUNCTIONS
-from elimination_orders import ORDERS, Annealing, find_order
-from graphax_lapl import InvalidOrderError, compare_orders, computational_graph, count_ops, jacve
-from graphax_lapl.api.orders import elimination_graph
+from elimination_orders import ORDERS, Annealing, find_edge_order, find_face_order, find_order
+from graphax_lapl import (
+    InvalidOrderError,
+    PlanMismatchError,
+    compare_orders,
+    computational_graph,
+    count_ops,
+    elimination_graph,
+    jacve,
+)
 
 STATE = (0.9, 0.4, 2.1, 1.1, -0.2, 1.7)
 ALL = tuple(range(6))
@@ -88,3 +95,40 @@ def test_array_functions_cost_no_more_than_forward_and_reverse(name):
     graph = elimination_graph(computational_graph(fun, *args))
     costs = {order: find_order(graph, order).cost for order in ("forward", "reverse", "auto")}
     assert costs["auto"] < min(costs["forward"], costs["reverse"])
+
+
+def fan(x0, x1):
+    """Edges beat vertices: a -> b -> y2 may be multiplied alone, since a -> y2 absorbs it."""
+    a = x0 * x1
+    b = jnp.exp(a)
+    return jnp.cos(b), jnp.sin(b), a * b, jnp.sqrt(b)
+
+
+def two_fans(x0, x1, x2, x3):
+    """Faces beat edges: the same gain twice through one vertex."""
+    a, b = x0 * x1, x2 * x3
+    c = a * b
+    return jnp.exp(c), jnp.sin(c), a * c, b * c
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize(
+    ("fun", "point", "vertices", "edges", "faces"),
+    [(fan, (0.4, 0.8), 12, 11, 11), (two_fans, (0.4, 0.8, 0.3, 1.1), 24, 23, 22)],
+    ids=["edges beat vertices", "faces beat edges"],
+)
+def test_finer_eliminations_give_the_jacobian(fun, point, vertices, edges, faces):
+    argnums = tuple(range(len(point)))
+    graph = elimination_graph(computational_graph(fun, *point, argnums=argnums))
+    assert find_order(graph, "optimal").cost == vertices
+    expected = jax.jacrev(fun, argnums)(*point)
+    for search, cost in ((find_edge_order, edges), (find_face_order, faces)):
+        found = search(graph)
+        assert found.cost == cost
+        assert count_ops(fun, *point, argnums=argnums, order=found).muls == cost
+        for row, wanted in zip(
+            jacve(fun, order=found, argnums=argnums)(*point), expected, strict=True
+        ):
+            np.testing.assert_allclose(row, wanted, rtol=1e-12)
+    with pytest.raises(PlanMismatchError, match="partials"):
+        jacve(interface, order=found, argnums=ALL)(*STATE)

@@ -8,8 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from elimination_orders import ORDERS, EliminationGraph, OrderResult, Strategy, find_order
+from elimination_orders import (
+    ORDERS,
+    EliminationGraph,
+    FineResult,
+    OrderResult,
+    Strategy,
+    find_order,
+)
 from elimination_orders import InvalidOrderError as PlannerOrderError
+from elimination_orders import Program as StraightLineProgram
 
 from ..edges.algebra import add, compose
 from ..edges.operations import Recipe
@@ -28,11 +36,13 @@ class EliminationOrder:
         vertices: ids of the eliminable vertices, first eliminated first.
         fingerprint: `ComputationalGraph.fingerprint` of that graph.
         method: how it was found.
+        steps: products and sums of partials that are carried out instead of eliminating vertices.
     """
 
     vertices: tuple[int, ...]
     fingerprint: str
     method: str = "explicit"
+    steps: StraightLineProgram | None = None
 
     def __iter__(self) -> Any:
         return iter(self.vertices)
@@ -109,7 +119,9 @@ def resolve_order(order: Any, graph: ComputationalGraph) -> EliminationOrder:
     Args:
         order: a name of `elimination_orders.ORDERS`, a strategy such as
             `elimination_orders.Annealing(max_time=5)`, a sequence of vertex ids, an
-            `EliminationOrder`, or anything with `order` and `fingerprint` such as a `Plan`.
+            `EliminationOrder`, anything with `order` and `fingerprint` such as a `Plan`, or edge
+            or face eliminations found by `elimination_orders.find_edge_order` and
+            `find_face_order` on `elimination_graph(graph)`.
         graph: the graph.
 
     Raises:
@@ -121,6 +133,8 @@ def resolve_order(order: Any, graph: ComputationalGraph) -> EliminationOrder:
     eliminable = graph.eliminable
     if isinstance(order, str | Strategy):
         return _found(order, graph)
+    if isinstance(order, FineResult | StraightLineProgram):
+        return _finer(order, graph)
     if isinstance(order, OrderResult):
         order = order.order
     if hasattr(order, "fingerprint") and not isinstance(order, EliminationOrder):
@@ -167,6 +181,18 @@ def _found(order: str | Strategy, graph: ComputationalGraph) -> EliminationOrder
     result = find_order(planner_graph, order)
     vertices = tuple(int(vertex) for vertex in result.order)  # type: ignore[call-overload]
     return EliminationOrder(vertices, graph.fingerprint, name)
+
+
+def _finer(order: FineResult | StraightLineProgram, graph: ComputationalGraph) -> EliminationOrder:
+    """Edge or face eliminations, which must be about exactly the arrows of the graph."""
+    steps = order.program if isinstance(order, FineResult) else order
+    if set(steps.partials) != set(graph.arrows):
+        raise PlanMismatchError(
+            f"order: this program is about {len(steps.partials)} partials that are not the "
+            f"{len(graph.arrows)} edges of {graph.function}. Search it again on the graph of this "
+            "function (graphax_lapl.elimination_graph)."
+        )
+    return EliminationOrder((), graph.fingerprint, "edges or faces", steps)
 
 
 def _integers(order: Any) -> tuple[int, ...]:

@@ -46,7 +46,7 @@ class Plan:
         cls, graph: ComputationalGraph, order: EliminationOrder, max_work: float | None = None
     ) -> Plan | None:
         """Build the program of an order; None where its accumulation exceeds `max_work` flops."""
-        program = build_program(graph, order.vertices, max_work)
+        program = build_program(graph, order.steps or order.vertices, max_work)
         return None if program is None else cls(graph, order, program)
 
     @property
@@ -179,10 +179,11 @@ class Plan:
             f"{'fill-in':>8}",
         ]
         for step, elimination in enumerate(self.whole.eliminations, start=1):
-            vertex = graph.by_name[elimination.vertex]
+            vertex = graph.by_name.get(elimination.vertex)
+            primitive = vertex.primitive if vertex is not None else self.order.method
             degree = f"{elimination.predecessors} x {elimination.successors}"
             lines.append(
-                f"{step:>6} {elimination.vertex:>8}  {vertex.primitive:<24} {degree:>9} "
+                f"{step:>6} {elimination.vertex:>8}  {primitive:<24} {degree:>9} "
                 f"{elimination.cost.ad:>10} {elimination.fill_in:>8}"
             )
         return "\n".join(lines)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -30,6 +30,14 @@ from .instructions import (
 __all__ = ["build_program"]
 
 Edge = tuple[Structure, tuple[int, ...]]
+
+
+class StraightLine(Protocol):
+    """Products and sums of partials that lead to a Jacobian, finer than vertex elimination."""
+
+    def run(self, partials: Any, multiply: Any, add: Any) -> Any:
+        """Carry the steps out on `partials` by (from, to); the Jacobian by (input, output)."""
+        ...
 
 
 class _Builder:
@@ -171,7 +179,9 @@ class _Builder:
             self.made[key] = slot
         return self.made[key]
 
-    def run(self, order: Sequence[VertexName], max_work: float | None) -> Program | None:
+    def run(
+        self, order: Sequence[VertexName] | StraightLine, max_work: float | None
+    ) -> Program | None:
         """Evaluate, take local partials, eliminate in order, collect the blocks."""
         graph = self.graph
         self.primals()
@@ -185,6 +195,10 @@ class _Builder:
             into[v][u] = None
             local = local + arrow.recipe.cost
         self.program.local_cost = local
+        if not isinstance(order, Sequence):
+            self.follow(order, edges)
+            self.collect(edges)
+            return self.program
         work = 0
         for vertex in order:
             cost = self.eliminate(vertex, edges, into)
@@ -233,6 +247,38 @@ class _Builder:
         )
         return total
 
+    def follow(self, steps: StraightLine, edges: dict[VertexName, dict[VertexName, Edge]]) -> None:
+        """Replay products and sums of partials (edge or face elimination) instead of vertices."""
+        total = Cost()
+
+        def replayed(
+            recipe: Recipe, first: tuple[Edge, Any], second: tuple[Edge, Any], dtype: Any
+        ) -> tuple[Edge, Any] | None:
+            nonlocal total
+            total = total + recipe.cost
+            if recipe.result is None:
+                return None
+            slots = self.replay(recipe, (*first[0][1], *second[0][1]), dtype, None)
+            return (recipe.result, slots), dtype
+
+        def multiply(outer: tuple[Edge, Any], inner: tuple[Edge, Any]) -> Any:
+            return replayed(compose(outer[0][0], inner[0][0]), outer, inner, outer[1])
+
+        def plus(first: tuple[Edge, Any], second: tuple[Edge, Any]) -> Any:
+            return replayed(add(first[0][0], second[0][0]), first, second, first[1])
+
+        partials = {
+            (u, v): (edge, self.graph.by_name[v].dtype)
+            for u, row in edges.items()
+            for v, edge in row.items()
+        }
+        results = steps.run(partials, multiply, plus)
+        for row in edges.values():
+            row.clear()
+        for (u, v), (edge, _) in results.items():
+            edges[u][v] = edge
+        self.program.eliminations.append(Elimination("all", 0, 0, 0, total))
+
     def collect(self, edges: dict[VertexName, dict[VertexName, Edge]]) -> None:
         """The blocks of the Jacobian, and the values of the outputs."""
         graph = self.graph
@@ -277,13 +323,15 @@ def _block_dtype(source: Any, target: Any) -> Any:
 
 
 def build_program(
-    graph: ComputationalGraph, order: Sequence[VertexName], max_work: float | None = None
+    graph: ComputationalGraph,
+    order: Sequence[VertexName] | StraightLine,
+    max_work: float | None = None,
 ) -> Program | None:
     """The program that accumulates the Jacobian of `graph` in `order`.
 
     Args:
         graph: the computational graph.
-        order: a permutation of `graph.eliminable`.
+        order: a permutation of `graph.eliminable`, or the products and sums to carry out.
         max_work: give up, with None, once the eliminations multiply and add more than this.
     """
     return _Builder(graph).run(order, max_work)
