@@ -14,7 +14,7 @@ from tests.checks import ORDERS, assert_same, check_orders, shuffled_vertices
 from tests.random_operations import FAMILIES
 from tests.random_programs import RandomProgram, random_program
 
-SAMPLE = 120
+SAMPLE = 110
 TOTAL = 2150
 SMOKE = 10
 
@@ -95,8 +95,7 @@ def test_sparse_and_value(seed: int) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_family(family: str) -> None:
     """One family alone, together with the elementwise operations that keep values bounded."""
-    for seed in range(2):
-        check_program(random_program(1000 + seed, families=(family,)), seed)
+    check_program(random_program(1000, families=(family,)), 0)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -66,10 +66,9 @@ def state(n: int) -> np.ndarray:
     return np.random.default_rng(n).uniform(0.5, 2.0, (2, n, n))
 
 
-@pytest.mark.smoke
 @in_every_form
 @in_every_order
-@pytest.mark.parametrize("n", [4, 8, 16])
+@pytest.mark.parametrize("n", [pytest.param(4, marks=pytest.mark.smoke), 8, 16])
 def test_nonzeros_of_the_brusselator(n: int, order: str, form: str) -> None:
     fun = brusselator(LAPLACIANS[form])
     jacobian = jax.jit(jacve(fun, order=order, sparse_representation=True))(state(n))
