@@ -290,11 +290,6 @@ def flatten_jaxpr(
     return listing, [reference.active for reference in results]
 
 
-def known_constants(closed: Any) -> list[np.ndarray | None]:
-    """For each constant of a trace its value, where planning may depend on it."""
-    return [_known_constant(value) for value in closed.consts]
-
-
 def _known_constant(value: Any) -> np.ndarray | None:
     """Integer and boolean constants that are concrete: index arrays and masks."""
     dtype = getattr(value, "dtype", None)

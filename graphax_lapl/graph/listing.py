@@ -8,7 +8,7 @@ but no value.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -170,6 +170,3 @@ class Listing:
             dtype = getattr(atom.value, "dtype", None) or np.asarray(atom.value).dtype
             return Variable(atom.shape, dtype)
         return self.variables[atom]
-
-
-Evaluator = Callable[..., Sequence[Any]]

@@ -8,7 +8,6 @@ costs, and nothing of how it will be run.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -246,10 +245,6 @@ class Program:
             for i, block in enumerate(row):
                 lines.append(f"  dy{o}/dx{i} = {block.structure!r} {list(block.slots)}")
         return "\n".join(lines)
-
-    def count_kinds(self) -> Counter[str]:
-        """Number of instructions of each kind."""
-        return Counter(type(instruction).__name__ for instruction in self.instructions)
 
 
 @dataclass(frozen=True)

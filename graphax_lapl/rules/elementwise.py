@@ -79,10 +79,7 @@ def _like(*values: Array) -> tuple[Array, ...]:
 _TWO_OVER_ROOT_PI = 1.1283791670955126
 _LN2 = 0.6931471805599453
 
-for _name in ("neg",):
-    defelementwise(_name, -1)
-for _name in ("real_identity", "copy", "reduce_precision", "name", "optimization_barrier_one"):
-    defelementwise(_name, 1)
+defelementwise("neg", -1)
 for _name in ("sign", "floor", "ceil", "round", "is_finite", "nextafter"):
     defelementwise(_name, None, None)
 
