@@ -8,7 +8,10 @@ from .api.analysis import (
     count_ops,
     make_plan,
 )
+from .api.divergence import divergence_ve
+from .api.hessian import hessve
 from .api.jacobian import jacve, value_and_jacve
+from .api.laplacian import LaplacianResult, forward_laplacian, laplacian_ve
 from .api.orders import EliminationOrder, elimination_graph
 from .api.plan import Plan
 from .api.sparse import SparseJacobian
@@ -35,6 +38,7 @@ __all__ = [
     "InvalidArgumentError",
     "InvalidOrderError",
     "InvalidTypeError",
+    "LaplacianResult",
     "OpCounts",
     "Plan",
     "PlanMismatchError",
@@ -42,8 +46,12 @@ __all__ = [
     "compare_orders",
     "computational_graph",
     "count_ops",
+    "divergence_ve",
     "elimination_graph",
+    "forward_laplacian",
+    "hessve",
     "jacve",
+    "laplacian_ve",
     "make_plan",
     "value_and_jacve",
 ]

@@ -13,9 +13,14 @@ import numpy as np
 from ..errors import InvalidArgumentError
 from ..graph.computational_graph import ComputationalGraph
 from ..program.counts import OpCounts
+from ..program.laplacian import Metric
+from .divergence import divergence_plan, divergence_ve
+from .hessian import hessian_plan, hessve
 from .jacobian import jacve
+from .laplacian import laplacian_plan, laplacian_ve
 from .plan import Plan
 from .planning import plan_for, prepare
+from .twice import follows_rules_of_rules
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,7 +35,7 @@ __all__ = [
     "make_plan",
 ]
 
-KINDS = ("jacobian",)
+KINDS = ("jacobian", "laplacian", "hessian", "divergence")
 
 
 def computational_graph(
@@ -55,25 +60,54 @@ def make_plan(
     kind: str = "jacobian",
     **kwargs: Any,
 ) -> Plan:
-    """The plan that `jacve` would follow; nothing is executed.
+    """The plan that `jacve` (or `laplacian_ve`, `hessve`, `divergence_ve`) would follow.
+
+    Nothing is executed.
 
     Args:
         fun: the function.
         *args: its positional arguments: arrays or `jax.ShapeDtypeStruct`s.
         order: as for `jacve`.
         argnums: which arguments are differentiated.
-        kind: what is accumulated; "jacobian".
+        kind: what is accumulated: "jacobian", "laplacian", "hessian" or "divergence".
         **kwargs: its keyword arguments.
 
     Raises:
-        InvalidArgumentError: for an unknown kind.
+        InvalidArgumentError: for an unknown kind, and for a second derivative that is taken of
+            JAX's own first one, which has no plan of its own.
     """
     if kind not in KINDS:
         raise InvalidArgumentError(
             f"kind must be one of {', '.join(map(repr, KINDS))}, got {kind!r}."
         )
-    plan = plan_for(prepare(fun, args, kwargs, argnums), order)
-    return replace(plan, follow=lambda found: jacve(fun, order=found, argnums=argnums))
+    if kind not in ("laplacian", "hessian"):
+        prepared = prepare(fun, args, kwargs, argnums)
+        planned: Callable[..., Plan] = plan_for if kind == "jacobian" else divergence_plan
+        plan = planned(prepared, order)
+    else:
+        prepared = prepare(fun, args, kwargs, argnums, orders=2)
+        found = None
+        if not follows_rules_of_rules(prepared):
+            found = (
+                hessian_plan(prepared, order)
+                if kind == "hessian"
+                else laplacian_plan(prepared, order, Metric())
+            )
+        if found is None:
+            raise InvalidArgumentError(
+                f"kind={kind!r}: {prepared.traced.name} holds loops, linear algebra or rules whose "
+                "second derivative is taken of JAX's own first one; plan the Jacobian of its "
+                "gradient, make_plan(jax.grad(fun), ...)."
+            )
+        plan = found
+    operators: dict[str, Callable[..., Callable[..., Any]]] = {
+        "jacobian": jacve,
+        "laplacian": laplacian_ve,
+        "hessian": hessve,
+        "divergence": divergence_ve,
+    }
+    operator = operators[kind]
+    return replace(plan, follow=lambda order: operator(fun, order=order, argnums=argnums))
 
 
 def count_ops(

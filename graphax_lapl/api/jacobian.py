@@ -6,7 +6,6 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 from jax import tree_util
 
 from ..edges.terms import intern_structure
@@ -70,7 +69,7 @@ def jacve(
         values, tree = _evaluate(prepared, plan, with_values=False, sparse=sparse_representation)
         results: list[Any] = [tree]
         if has_aux:
-            results.append(_rebuild_aux(prepared, values))
+            results.append(rebuild_aux(prepared, values))
         if count_ops:
             results.append(plan.counts)
         return tuple(results) if len(results) > 1 else tree
@@ -104,7 +103,7 @@ def value_and_jacve(
         count = prepared.traced.n_out
         value = tree_util.tree_unflatten(prepared.traced.out_tree, values[:count])
         if has_aux:
-            value = (value, _rebuild_aux(prepared, values[count:]))
+            value = (value, rebuild_aux(prepared, values[count:]))
         return (value, tree, plan.counts) if count_ops else (value, tree)
 
     return value_and_jacobian
@@ -114,18 +113,17 @@ def _evaluate(
     prepared: Prepared, plan: Plan, with_values: bool, sparse: bool
 ) -> tuple[list[Any], Any]:
     """Run a plan on the call's values; kept output values and the tree of Jacobian leaves."""
-    stable = prepared.key is not None and not jax.config.jax_disable_jit  # type: ignore[attr-defined]
-    run = plan.emitted(with_values, sparse) if stable else plan.emit(with_values, sparse)
-    values, blocks = run(prepared.inputs)
+    values, blocks = plan.run(prepared.inputs, with_values, sparse, prepared.key is not None)
     if sparse:
         blocks = [
-            [_sparse_leaf(block, leaf) for block, leaf in zip(row, leaves, strict=True)]
+            [sparse_leaf(block, leaf) for block, leaf in zip(row, leaves, strict=True)]
             for row, leaves in zip(plan.pruned(with_values).blocks, blocks, strict=True)
         ]
     return values, _tree(prepared, blocks)
 
 
-def _sparse_leaf(block: Block, values: list[Any]) -> SparseJacobian:
+def sparse_leaf(block: Block, values: list[Any]) -> SparseJacobian:
+    """A block of a program as a user sees it."""
     if block.structure is None:
         empty = intern_structure(block.out_shape, block.in_shape, ())
         return SparseJacobian(empty, (), block.dtype)
@@ -148,6 +146,7 @@ def _tree(prepared: Prepared, blocks: list[list[Any]]) -> Any:
     return tree_util.tree_unflatten(traced.out_tree, rows)
 
 
-def _rebuild_aux(prepared: Prepared, values: Sequence[Any]) -> Any:
+def rebuild_aux(prepared: Prepared, values: Sequence[Any]) -> Any:
+    """The auxiliary output from its array leaves."""
     assert prepared.traced.aux is not None
     return prepared.traced.aux(values)

@@ -66,7 +66,7 @@ class Plan:
     def pruned(self, values: bool) -> Program:
         """The program with all outputs' values, or with the auxiliary ones only."""
         if values not in self._pruned:
-            aux = len(self.whole.values) - len(self.whole.blocks)
+            aux = len(self.graph.listing.outputs) - len(self.graph.outputs)
             self._pruned[values] = self.whole.without_dead_code(None if values else aux)
         return self._pruned[values]
 
@@ -91,6 +91,11 @@ class Plan:
     @cached_property
     def _compiled(self) -> dict[tuple[bool, bool], Callable[..., Any]]:
         return {}
+
+    def run(self, inputs: Sequence[Any], values: bool, sparse: bool, stable: bool) -> Any:
+        """Carry the plan out, compiled where the plan will be met again (`stable`)."""
+        stable = stable and not jax.config.jax_disable_jit  # type: ignore[attr-defined]
+        return (self.emitted if stable else self.emit)(values, sparse)(inputs)
 
     def emit(self, values: bool, sparse: bool) -> Callable[[Sequence[Any]], tuple[Any, Any]]:
         """The program as a function of its inputs (not jitted).

@@ -14,17 +14,19 @@ import jax
 
 from elimination_orders import Strategy
 
-from ..graph.computational_graph import ComputationalGraph
+from ..graph.computational_graph import ComputationalGraph, VertexName
 from ..graph.inline import flatten_jaxpr
 from ..graph.keys import Unstable, listing_key
 from ..graph.listing import Listing
 from ..graph.tracing import Traced, trace
+from ..program.instructions import Program
 from ..rules import treatment
 from ..rules.lowering import lower
+from ..rules.second_order import SecondOrderGraph, lower_second_order
 from .orders import EliminationOrder, resolve_order
 from .plan import Plan
 
-__all__ = ["Prepared", "clear_caches", "plan_for", "prepare"]
+__all__ = ["Prepared", "clear_caches", "plan_for", "prepare", "programmed"]
 
 #: Orders that "auto" chooses from; ties go to the earliest.
 AUTO_ORDERS = ("reverse", "forward", "markowitz", "eliad")
@@ -41,12 +43,14 @@ class Prepared:
         listing: the flat program.
         active_outputs: for each leaf of the value whether it depends on the inputs.
         key: what the graph depends on; None where that cannot be compared between traces.
+        orders: how often the function is differentiated, one or two.
     """
 
     traced: Traced
     listing: Listing
     active_outputs: list[bool]
     key: Hashable | None
+    orders: int = 1
 
     @property
     def inputs(self) -> list[Any]:
@@ -56,14 +60,19 @@ class Prepared:
     @cached_property
     def graph(self) -> ComputationalGraph:
         """The computational graph, from the cache where the same one was lowered before."""
+        return self.second.graph if self.orders > 1 else self._lowered(lower)
 
-        def make() -> ComputationalGraph:
+    @cached_property
+    def second(self) -> SecondOrderGraph:
+        """The graph of second order, for a function traced for two orders."""
+        return self._lowered(lower_second_order)
+
+    def _lowered(self, lowering: Callable[..., Any]) -> Any:
+        def make() -> Any:
             traced = self.traced
-            return lower(self.listing, traced.differentiated, self.active_outputs, traced.name)
+            return lowering(self.listing, traced.differentiated, self.active_outputs, traced.name)
 
-        if self.key is None:
-            return make()
-        return _graphs.get(self.key, make)
+        return make() if self.key is None else _graphs.get(self.key, make)
 
 
 class _Cache:
@@ -103,13 +112,15 @@ def prepare(
     kwargs: dict[str, Any],
     argnums: int | Sequence[int],
     has_aux: bool = False,
+    orders: int = 1,
 ) -> Prepared:
-    """Trace and inline one call of `fun`."""
+    """Trace and inline one call of `fun`, to be differentiated once or twice."""
     traced = trace(fun, args, kwargs, argnums, has_aux)
-    listing, active = flatten_jaxpr(traced.closed, traced.differentiated, treatment)
+    listing, active = flatten_jaxpr(traced.closed, traced.differentiated, treatment, orders)
     key: Hashable | None
     try:
         key = (
+            orders,
             listing_key(listing),
             tuple(traced.differentiated),
             tuple(active),
@@ -118,7 +129,7 @@ def prepare(
         )
     except Unstable:
         key = None
-    return Prepared(traced, listing, active[: traced.n_out], key)
+    return Prepared(traced, listing, active[: traced.n_out], key, orders)
 
 
 def plan_for(prepared: Prepared, order: Any) -> Plan:
@@ -130,6 +141,39 @@ def plan_for(prepared: Prepared, order: Any) -> Plan:
     return _remembered(
         prepared, wanted, lambda: _built(prepared.graph, resolve_order(wanted, prepared.graph))
     )
+
+
+def programmed(
+    prepared: Prepared,
+    order: Any,
+    wanted: Hashable,
+    program: Callable[[tuple[VertexName, ...]], Program],
+    choices: Callable[[], Sequence[EliminationOrder]],
+) -> Plan:
+    """A plan whose program is not a plain Jacobian's, remembered like any other.
+
+    Args:
+        prepared: the traced call.
+        order: the order as the user gave it.
+        wanted: what distinguishes the program from others of the same graph and order.
+        program: builds it from the order of vertices.
+        choices: the orders among which "auto" takes the one with the least predicted work.
+    """
+
+    def of(found: EliminationOrder) -> Plan:
+        return Plan(prepared.graph, found, program(found.vertices))
+
+    if isinstance(order, str) and order.lower() == "auto":
+
+        def best() -> Plan:
+            plan = min(map(of, choices()), key=lambda candidate: candidate.predicted_work)
+            named = dataclasses.replace(plan.order, method=f"auto ({plan.order.method})")
+            return dataclasses.replace(plan, order=named)
+
+        return _remembered(prepared, (wanted, "auto"), best)
+    named = isinstance(order, str | Strategy)
+    key = order if named else resolve_order(order, prepared.graph)
+    return _remembered(prepared, (wanted, key), lambda: of(resolve_order(key, prepared.graph)))
 
 
 def _built(graph: ComputationalGraph, order: EliminationOrder) -> Plan:

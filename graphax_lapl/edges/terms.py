@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
@@ -119,6 +119,10 @@ class Term:
         return max(
             1, sum(math.prod(self.sizes[n] for n in factor.labels) for factor in self.factors)
         )
+
+    def scaled(self, number: Number) -> Term:
+        """The term times a number known while planning."""
+        return replace(self, coefficient=number * self.coefficient)
 
     def __repr__(self) -> str:
         sizes = ",".join(f"l{n}<{s}" for n, s in enumerate(self.sizes))

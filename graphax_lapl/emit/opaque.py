@@ -12,9 +12,10 @@ import numpy as np
 from jax import Array, lax
 
 from ..edges.operations import ApplyOpaque, MaterializeOpaque
+from ..program.instructions import CurvatureInstruction
 from ..rules.site import OpaqueMap
 
-__all__ = ["LinearMap", "apply_opaque", "materialize_opaque"]
+__all__ = ["LinearMap", "apply_opaque", "materialize_opaque", "second_derivative"]
 
 
 class LinearMap:
@@ -104,3 +105,52 @@ def materialize_opaque(operation: MaterializeOpaque, linear: LinearMap) -> Array
     if not operation.by_rows:
         order = [*range(1, rank), 0]
     return lax.reshape(lax.transpose(moved, order), shape)
+
+
+def second_derivative(instruction: CurvatureInstruction, operands: Sequence[Array]) -> Array:
+    """An equation's second derivative, summed over the columns that it moves along."""
+    moving = iter(operands)
+    values = [
+        next(moving) if there else jnp.zeros(type_.shape, type_.dtype)
+        for there, type_ in zip(instruction.present, instruction.types, strict=True)
+    ]
+    tangents = [next(moving) if there else None for there in instruction.tangents]
+    changes = [next(moving) if there else None for there in instruction.moving]
+    columns = next(array for array in tangents if array is not None)
+    count = math.prod(columns.shape[columns.ndim - instruction.rank :])
+
+    def flat(array: Array) -> Array:
+        """Columns first, as one axis."""
+        shape = array.shape[: array.ndim - instruction.rank]
+        return jnp.moveaxis(lax.reshape(array, (*shape, count)), -1, 0)
+
+    chosen = [k for k, array in enumerate(tangents) if array is not None]
+    moved = [k for k, array in enumerate(changes) if array is not None]
+
+    def evaluate(point: list[Array]) -> Array:
+        return instruction.equation.evaluate(*point)[instruction.out]
+
+    def along(tangent: list[Array], change: list[Array]) -> Array:
+        def pushed(*place: Array) -> Array:
+            point = list(values)
+            for k, value in zip(moved, place, strict=True):
+                point[k] = value
+            if all(instruction.present[k] for k in chosen):
+
+                def inner(*x: Array) -> Array:
+                    inside = list(point)
+                    for k, value in zip(chosen, x, strict=True):
+                        inside[k] = value
+                    return evaluate(inside)
+
+                return jax.jvp(inner, tuple(point[k] for k in chosen), tuple(tangent))[1]
+            for k, value in zip(chosen, tangent, strict=True):
+                point[k] = value  # the equation is linear in these
+            return evaluate(point)
+
+        return jax.jvp(pushed, tuple(values[k] for k in moved), tuple(change))[1]
+
+    stacked = jax.vmap(along)(
+        [flat(a) for a in tangents if a is not None], [flat(a) for a in changes if a is not None]
+    )
+    return lax.reduce_sum(stacked, [0])

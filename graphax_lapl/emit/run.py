@@ -13,6 +13,7 @@ from ..edges.operations import ApplyOpaque, Assemble, Combine, Einsum
 from ..program.instructions import (
     Block,
     ConstantInstruction,
+    CurvatureInstruction,
     EdgeInstruction,
     LocalInstruction,
     OpaqueInstruction,
@@ -21,7 +22,7 @@ from ..program.instructions import (
 )
 from .arrays import combine, einsum
 from .assembly import assemble, term_values
-from .opaque import LinearMap, apply_opaque, materialize_opaque
+from .opaque import LinearMap, apply_opaque, materialize_opaque, second_derivative
 
 __all__ = ["block_values", "dense_block", "run_program"]
 
@@ -57,6 +58,8 @@ def _execute(instruction: Any, values: list[Any]) -> Sequence[Any]:
         moving = iter(values)
         full = [next(moving) if present else None for present in instruction.present]
         return [LinearMap(instruction.reference, full, instruction.types)]
+    if isinstance(instruction, CurvatureInstruction):
+        return [second_derivative(instruction, values)]
     assert isinstance(instruction, ConstantInstruction)
     return [jnp.asarray(instruction.value)]
 

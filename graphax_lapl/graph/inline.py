@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import dtypes
 
@@ -52,19 +53,32 @@ Treatment = Callable[[Any, dict[str, Any], tuple[str, ...]], str]
 
 @dataclass(frozen=True)
 class _Reference:
-    """An atom in a scope, and whether the scope's derivative flows through it."""
+    """An atom in a scope, and how many orders of derivatives flow through it.
+
+    A tangent has no value; what is computed from it is linear in it, and the derivative flows
+    through the tangents alone.
+    """
 
     atom: Atom
-    active: bool
+    orders: int = 0
+    tangent: bool = False
+
+    @property
+    def active(self) -> bool:
+        """Whether a derivative flows through it."""
+        return self.orders > 0
 
 
 class _Inliner:
-    def __init__(self, treatment: Treatment):
+    def __init__(self, treatment: Treatment, orders: int = 1):
         self.listing = Listing()
         self.treatment = treatment
+        self.orders = orders
         self.seen: dict[Hashable, tuple[int, ...]] = {}
         # Where an inlined tangent program comes from: its own lines mean nothing to the user.
         self.origin: Any = None
+        # For variables after a function with its own rule: the one that its value moves with.
+        self.shadows: dict[int, Atom] = {}
 
     def run(
         self, jaxpr: Any, inputs: Sequence[_Reference], stack: tuple[str, ...] = ()
@@ -76,7 +90,7 @@ class _Inliner:
 
         def read(atom: Any) -> _Reference:
             if hasattr(atom, "val"):
-                return _Reference(Constant(atom.val), False)
+                return _Reference(Constant(atom.val))
             return scope[atom]
 
         for equation in jaxpr.eqns:
@@ -93,7 +107,7 @@ class _Inliner:
 
     def constant(self, value: Any) -> _Reference:
         """A constant of a nested trace."""
-        return _Reference(Constant(value), False)
+        return _Reference(Constant(value))
 
     def equation(
         self, equation: Any, inputs: list[_Reference], stack: tuple[str, ...]
@@ -116,7 +130,9 @@ class _Inliner:
         if known is not None:
             return known
         if active and equation.outvars and name not in BARRIERS:
-            how = self.treatment(equation.primitive, params, stack)
+            # A linear primitive may stand in its own tangent program, applied to the tangents.
+            above = stack if any(reference.tangent for reference in inputs) else ()
+            how = self.treatment(equation.primitive, params, above)
             if how == "linearize":
                 return self.linearize(equation, inputs, stack)
         return self.append(equation, inputs)
@@ -124,7 +140,9 @@ class _Inliner:
     def append(self, equation: Any, inputs: list[_Reference]) -> list[_Reference]:
         """Add an equation to the listing, or find the same one there."""
         name = equation.primitive.name
-        flows = any(reference.active for reference in inputs) and name not in BARRIERS
+        linear = any(reference.tangent for reference in inputs)
+        through = [0 if linear and not r.tangent else r.orders for r in inputs]
+        orders = 0 if name in BARRIERS else max(through, default=0)
         outputs = [_type_of(variable.aval) for variable in equation.outvars]
         key = _equation_key(equation, inputs)
         found = self.seen.get(key) if key is not None else None
@@ -137,7 +155,7 @@ class _Inliner:
                     equation.ctx,
                     tuple(reference.atom for reference in inputs),
                     found,
-                    tuple(reference.active and flows for reference in inputs),
+                    tuple(order > 0 and orders > 0 for order in through),
                     self.origin or equation.source_info,
                     bool(equation.effects),
                 )
@@ -149,11 +167,51 @@ class _Inliner:
                 self.listing.broadcasts[found[0]] = (inputs[0].atom, dimensions)
         references = []
         for variable, output in zip(found, outputs, strict=True):
-            carries = flows and output.differentiable
-            if carries:
+            carried = orders if output.differentiable else 0
+            if carried:
                 self.listing.active.add(variable)
-            references.append(_Reference(variable, carries))
+                if linear:
+                    self.listing.value_of[variable] = None
+            references.append(_Reference(variable, carried, linear and carried > 0))
+        if orders > 1 and not linear and any(r.atom in self.shadows for r in inputs if r.active):
+            self.shadow(equation, inputs, found)
         return references
+
+    def shadow(self, equation: Any, inputs: list[_Reference], outputs: tuple[int, ...]) -> None:
+        """Let the values of an equation's outputs move as its inputs' values do.
+
+        After a function with its own rule, the derivative that the rule gives and the derivative
+        of the value may differ (a straight-through estimator); a second derivative needs both.
+        """
+        if any(output in self.shadows for output in outputs):
+            return
+        twins = tuple(self.listing.new(_type_of(variable.aval)) for variable in equation.outvars)
+        atoms = tuple(self.moving(reference.atom) for reference in inputs)
+        active = tuple(
+            reference.active and isinstance(atom, int) and atom in self.listing.active
+            for reference, atom in zip(inputs, atoms, strict=True)
+        )
+        self.listing.equations.append(
+            Equation(
+                equation.primitive,
+                equation.params,
+                equation.ctx,
+                atoms,
+                twins,
+                active,
+                self.origin or equation.source_info,
+            )
+        )
+        for output, twin in zip(outputs, twins, strict=True):
+            if output in self.listing.active:
+                self.listing.value_of[twin] = output
+                self.shadows[output] = self.listing.moves_with[output] = twin
+                if any(active):
+                    self.listing.active.add(twin)
+
+    def moving(self, atom: Atom) -> Atom:
+        """The atom that the value of `atom` moves with."""
+        return self.shadows.get(atom, atom) if isinstance(atom, int) else atom
 
     def evaluate_known(self, equation: Any, inputs: list[_Reference]) -> list[_Reference] | None:
         """Evaluate an equation on known values, where its results may matter for structure."""
@@ -187,14 +245,15 @@ class _Inliner:
         for variable, value in zip(equation.outvars, results, strict=True):
             new = self.listing.new(_type_of(variable.aval))
             self.listing.known[new] = np.asarray(value)
-            references.append(_Reference(new, False))
+            references.append(_Reference(new))
         return references
 
     def linearize(
         self, equation: Any, inputs: list[_Reference], stack: tuple[str, ...]
     ) -> list[_Reference]:
         """Replace an equation by its value and its tangent program, as JAX derives it."""
-        chosen = [k for k, reference in enumerate(inputs) if reference.active]
+        linear = any(reference.tangent for reference in inputs)
+        chosen = [k for k, r in enumerate(inputs) if (r.tangent if linear else r.active)]
         bind_params = equation.primitive.get_bind_params(equation.params)
         differentiable = [
             dtypes.issubdtype(variable.aval.dtype, np.inexact) for variable in equation.outvars
@@ -211,10 +270,7 @@ class _Inliner:
             results, moved = jax.jvp(call, [values[k] for k in chosen], tangents)
             return results, [t for t, keep in zip(moved, differentiable, strict=True) if keep]
 
-        avals = [
-            jax.ShapeDtypeStruct(t.shape, t.dtype, weak_type=t.weak_type)
-            for t in (self.listing.type_of(reference.atom) for reference in inputs)
-        ]
+        avals = [_aval(self.listing.type_of(reference.atom)) for reference in inputs]
         with equation.ctx.manager:
             traced = jax.make_jaxpr(pushforward)(avals, [avals[k] for k in chosen])
         tangents = []
@@ -225,18 +281,16 @@ class _Inliner:
             self.listing.value_of[tangent] = None
             self.listing.vertex_of[tangent] = self.listing.vertex(atom)
             self.listing.active.add(tangent)
-            tangents.append(_Reference(tangent, True))
-        still = [_Reference(reference.atom, False) for reference in inputs]
-        name = str(equation.primitive.name)
-        first_equation = len(self.listing.equations)
+            tangents.append(_Reference(tangent, inputs[position].orders, tangent=True))
+        # The tangent program is a first derivative: its coefficients need one order less.
+        still = [
+            _Reference(self.moving(r.atom), 0 if r.tangent else max(0, r.orders - 1))
+            for r in inputs
+        ]
+        name, first_new = str(equation.primitive.name), len(self.listing.variables)
         outer_origin, self.origin = self.origin, self.origin or equation.source_info
         results = self.nested(traced, [*still, *tangents], (*stack, name))
         self.origin = outer_origin
-        for made in self.listing.equations[first_equation:]:
-            if any(made.active):
-                for variable in made.outputs:
-                    if variable in self.listing.active:
-                        self.listing.value_of.setdefault(variable, None)
         count = len(equation.outvars)
         moved = iter(results[count:])
         references = []
@@ -245,19 +299,45 @@ class _Inliner:
         ):
             tangent_out = next(moved) if keep else None
             if tangent_out is None or not tangent_out.active:
-                references.append(_Reference(value.atom, False))
+                self.listing.disagrees |= value.active
+                references.append(_Reference(value.atom))
                 continue
             assert isinstance(tangent_out.atom, int)
             joined = self.listing.new(_type_of(variable.aval))
-            self.listing.value_of[joined] = value.atom
             self.listing.vertex_of[joined] = self.listing.vertex(tangent_out.atom)
             self.listing.active.add(joined)
-            references.append(_Reference(joined, True))
+            if linear:
+                self.listing.value_of[joined] = None
+            else:
+                held = self.own_value(joined, value, first_new, tangent_out.orders)
+                self.listing.value_of[joined] = held
+            references.append(_Reference(joined, tangent_out.orders, linear))
         return references
+
+    def own_value(self, joined: int, value: _Reference, first_new: int, orders: int) -> Atom:
+        """The value of a function with its own rule; notes what that value moves with."""
+        atom = value.atom
+        if self.orders == 1:
+            return atom
+        held = self.listing.value(atom)
+        if isinstance(held, int) and held < first_new:
+            # It returns what it got, which has a derivative of its own.
+            copied = jax.make_jaxpr(jnp.copy)(_aval(self.listing.type_of(atom))).eqns[0]
+            (value,) = self.append(copied, [value])
+            assert isinstance(value.atom, int)
+            atom = held = value.atom
+        if orders > 1:
+            self.shadows[joined] = atom
+        if isinstance(held, int):
+            source = atom if orders > 1 else joined
+            if source != held and source in self.listing.active:
+                assert isinstance(source, int)
+                self.listing.moves_with[held] = source
+        return atom
 
 
 def flatten_jaxpr(
-    closed: Any, differentiated: Sequence[bool], treatment: Treatment
+    closed: Any, differentiated: Sequence[bool], treatment: Treatment, orders: int = 1
 ) -> tuple[Listing, list[bool]]:
     """Inline a closed jaxpr.
 
@@ -265,11 +345,13 @@ def flatten_jaxpr(
         closed: the closed jaxpr.
         differentiated: for each of its inputs whether derivatives are asked for.
         treatment: decides what happens to an equation on an active input.
+        orders: how often the function will be differentiated (one or two). At two, the coefficients
+            of inlined tangent programs carry derivatives of their own.
 
     Returns:
         The listing, and for each output whether it depends differentiably on the inputs.
     """
-    inliner = _Inliner(treatment)
+    inliner = _Inliner(treatment, orders)
     listing = inliner.listing
     references = []
     for variable, value in zip(closed.jaxpr.constvars, closed.consts, strict=True):
@@ -278,13 +360,13 @@ def flatten_jaxpr(
         known = _known_constant(value)
         if known is not None:
             listing.known[new] = known
-        references.append(_Reference(new, False))
+        references.append(_Reference(new))
     for variable, moves in zip(closed.jaxpr.invars, differentiated, strict=True):
         new = listing.new(_type_of(variable.aval))
         listing.inputs.append(new)
         if moves:
             listing.active.add(new)
-        references.append(_Reference(new, moves))
+        references.append(_Reference(new, orders if moves else 0))
     results = inliner.run(closed.jaxpr, references)
     listing.outputs = [reference.atom for reference in results]
     return listing, [reference.active for reference in results]
@@ -303,6 +385,10 @@ def _known_constant(value: Any) -> np.ndarray | None:
         return np.asarray(value)
     except jax.errors.TracerArrayConversionError:
         return None
+
+
+def _aval(type_: Variable) -> Any:
+    return jax.ShapeDtypeStruct(type_.shape, type_.dtype, weak_type=type_.weak_type)
 
 
 def _type_of(aval: Any) -> Variable:

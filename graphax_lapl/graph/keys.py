@@ -41,6 +41,7 @@ def listing_key(listing: Listing) -> Hashable:
         tuple((variable, _key(value)) for variable, value in listing.known.items()),
         tuple((v, None if a is None else _atom(a)) for v, a in listing.value_of.items()),
         tuple(listing.vertex_of.items()),
+        tuple(listing.moves_with.items()),
         tuple(sorted(listing.active)),
     )
 

@@ -122,6 +122,9 @@ class Listing:
         value_of: the atom that holds a variable's value; None where it has none.
         vertex_of: the variable whose vertex stands for a variable.
         active: variables that depend differentiably on the chosen inputs.
+        moves_with: for values of functions with their own rule, the variable whose vertex carries
+            the derivative of the value itself (rather than of what the rule says of it).
+        disagrees: whether a function's own rule says that its value, which moves, does not.
     """
 
     variables: list[Variable] = field(default_factory=list)
@@ -134,6 +137,8 @@ class Listing:
     value_of: dict[int, Atom | None] = field(default_factory=dict)
     vertex_of: dict[int, int] = field(default_factory=dict)
     active: set[int] = field(default_factory=set)
+    moves_with: dict[int, int] = field(default_factory=dict)
+    disagrees: bool = False
 
     def new(self, variable: Variable) -> int:
         """Add a variable."""
@@ -154,6 +159,14 @@ class Listing:
                 return None
             atom = held
         return atom
+
+    def moving_vertex(self, atom: Atom) -> int | None:
+        """The variable whose vertex carries the derivative of an atom's value; None for none."""
+        held = self.value(atom)
+        if not isinstance(held, int):
+            return None
+        held = self.moves_with.get(held, held)
+        return self.vertex(held) if held in self.active else None
 
     def known_value(self, atom: Atom) -> np.ndarray | None:
         """The value of an atom where it is known while planning."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,7 +12,7 @@ from ..edges.operations import Cost, Operation, Recipe
 from ..edges.terms import Structure
 from ..errors import InternalError
 from ..graph.computational_graph import ComputationalGraph, VertexName
-from ..graph.listing import Constant
+from ..graph.listing import Atom, Constant
 from ..rules.lowering import check_holomorphic
 from ..rules.site import Known, Local, OpaqueMap, Primal, Reference
 from .instructions import (
@@ -40,7 +40,7 @@ class StraightLine(Protocol):
         ...
 
 
-class _Builder:
+class Builder:
     def __init__(self, graph: ComputationalGraph):
         self.graph = graph
         self.listing = graph.listing
@@ -140,16 +140,33 @@ class _Builder:
                 for argument in reference.arguments:
                     want_reference(argument)
 
-        for arrow in self.graph.arrows.values():
-            for reference in arrow.references:
-                want_reference(reference)
-        for atom in self.listing.outputs:
+        for reference in self.wanted_references():
+            want_reference(reference)
+        for atom in self.wanted_atoms():
             want(atom)
         for equation in reversed(self.listing.equations):
             if equation.effects or any(output in wanted for output in equation.outputs):
                 for atom in equation.inputs:
                     want(atom)
         return wanted
+
+    def wanted_references(self) -> Iterable[Reference]:
+        """The references that the program reads."""
+        for arrow in self.graph.arrows.values():
+            yield from arrow.references
+
+    def wanted_atoms(self) -> Iterable[Atom]:
+        """The atoms whose values the program reads otherwise."""
+        return self.listing.outputs
+
+    def dtype_of(self, vertex: Any) -> Any:
+        """Dtype of a vertex of the elimination."""
+        return self.graph.by_name[vertex].dtype
+
+    def name_of(self, vertex: Any) -> VertexName:
+        """Name of a vertex of the elimination, as users know it."""
+        name: VertexName = vertex
+        return name
 
     # -- accumulation --------------------------------------------------------------------------
 
@@ -183,18 +200,7 @@ class _Builder:
         self, order: Sequence[VertexName] | StraightLine, max_work: float | None
     ) -> Program | None:
         """Evaluate, take local partials, eliminate in order, collect the blocks."""
-        graph = self.graph
-        self.primals()
-        edges: dict[VertexName, dict[VertexName, Edge]] = {v.name: {} for v in graph.vertices}
-        into: dict[VertexName, dict[VertexName, None]] = {v.name: {} for v in graph.vertices}
-        local = Cost()
-        for (u, v), arrow in graph.arrows.items():
-            dtype = graph.by_name[v].dtype
-            operands = [self.reference(reference, dtype) for reference in arrow.references]
-            edges[u][v] = (arrow.structure, self.replay(arrow.recipe, operands, dtype, None))
-            into[v][u] = None
-            local = local + arrow.recipe.cost
-        self.program.local_cost = local
+        edges, into = self.start()
         if not isinstance(order, Sequence):
             self.follow(order, edges)
             self.collect(edges)
@@ -208,6 +214,24 @@ class _Builder:
         self.collect(edges)
         return self.program
 
+    def start(
+        self,
+    ) -> tuple[dict[VertexName, dict[VertexName, Edge]], dict[VertexName, dict[VertexName, None]]]:
+        """Evaluate the function and its local partials; arrows by source, and sources by target."""
+        graph = self.graph
+        self.primals()
+        edges: dict[VertexName, dict[VertexName, Edge]] = {v.name: {} for v in graph.vertices}
+        into: dict[VertexName, dict[VertexName, None]] = {v.name: {} for v in graph.vertices}
+        local = Cost()
+        for (u, v), arrow in graph.arrows.items():
+            dtype = graph.by_name[v].dtype
+            operands = [self.reference(reference, dtype) for reference in arrow.references]
+            edges[u][v] = (arrow.structure, self.replay(arrow.recipe, operands, dtype, None))
+            into[v][u] = None
+            local = local + arrow.recipe.cost
+        self.program.local_cost = local
+        return edges, into
+
     def eliminate(
         self,
         vertex: VertexName,
@@ -215,7 +239,7 @@ class _Builder:
         into: dict[VertexName, dict[VertexName, None]],
     ) -> Cost:
         """Connect every predecessor with every successor, and remove the vertex."""
-        sources, targets = into.pop(vertex), edges.pop(vertex)
+        sources, targets, name = into.pop(vertex), edges.pop(vertex), self.name_of(vertex)
         total, fill_in = Cost(), 0
         for u in sources:
             inner, inner_slots = edges[u].pop(vertex)
@@ -224,14 +248,14 @@ class _Builder:
                 total = total + recipe.cost
                 if recipe.result is None:
                     continue
-                dtype = self.graph.by_name[w].dtype
-                slots = self.replay(recipe, (*outer_slots, *inner_slots), dtype, vertex)
+                dtype = self.dtype_of(w)
+                slots = self.replay(recipe, (*outer_slots, *inner_slots), dtype, name)
                 new: Edge = (recipe.result, slots)
                 if w in edges[u]:
                     parallel, parallel_slots = edges[u][w]
                     sum_recipe = add(parallel, new[0])
                     total = total + sum_recipe.cost
-                    slots = self.replay(sum_recipe, (*parallel_slots, *slots), dtype, vertex)
+                    slots = self.replay(sum_recipe, (*parallel_slots, *slots), dtype, name)
                     if sum_recipe.result is None:
                         del edges[u][w], into[w][u]
                         continue
@@ -243,7 +267,7 @@ class _Builder:
         for w in targets:
             into[w].pop(vertex, None)
         self.program.eliminations.append(
-            Elimination(vertex, len(sources), len(targets), fill_in, total)
+            Elimination(name, len(sources), len(targets), fill_in, total)
         )
         return total
 
@@ -334,4 +358,4 @@ def build_program(
         order: a permutation of `graph.eliminable`, or the products and sums to carry out.
         max_work: give up, with None, once the eliminations multiply and add more than this.
     """
-    return _Builder(graph).run(order, max_work)
+    return Builder(graph).run(order, max_work)

@@ -21,6 +21,7 @@ from ..rules.site import Local, OpaqueMap
 __all__ = [
     "Block",
     "ConstantInstruction",
+    "CurvatureInstruction",
     "EdgeInstruction",
     "Instruction",
     "LocalInstruction",
@@ -105,6 +106,37 @@ class OpaqueInstruction:
 
 
 @dataclass(frozen=True, eq=False)
+class CurvatureInstruction:
+    """Sum an equation's second derivative over columns, by `jvp` of `jvp`.
+
+    Inputs are the values that are present, then a Jacobian of shape (*input, *columns) for each
+    input that has a tangent, then one for each input whose value moves.
+
+    Attributes:
+        equation: the equation.
+        out: which of its outputs is meant.
+        present: which inputs have a value (the equation is linear in the others).
+        tangents: which inputs have a tangent.
+        moving: which inputs' values move.
+        types: what the inputs are.
+        rank: number of column dimensions.
+    """
+
+    equation: Equation
+    out: int
+    present: tuple[bool, ...]
+    tangents: tuple[bool, ...]
+    moving: tuple[bool, ...]
+    types: tuple[Variable, ...]
+    rank: int
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"second derivative of {self.equation.name}"
+
+
+@dataclass(frozen=True, eq=False)
 class EdgeInstruction:
     """An operation of the edge algebra, done for vertex `vertex` (None: local or final)."""
 
@@ -131,7 +163,12 @@ class EdgeInstruction:
 
 
 Instruction = (
-    ConstantInstruction | PrimalInstruction | LocalInstruction | OpaqueInstruction | EdgeInstruction
+    ConstantInstruction
+    | PrimalInstruction
+    | LocalInstruction
+    | OpaqueInstruction
+    | CurvatureInstruction
+    | EdgeInstruction
 )
 
 

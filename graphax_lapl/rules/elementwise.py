@@ -25,8 +25,8 @@ Partial = Callable[..., Array] | int | str | None
 _OPERANDS = ("x", "y", "z")
 
 
-def defelementwise(name: str, *partials: Partial) -> None:
-    """Register an elementwise primitive by its partials."""
+def defelementwise(name: str, *partials: Partial, slope: str = "elementwise") -> None:
+    """Register an elementwise primitive by its partials; `slope` is that of the partials."""
     parameters = [tuple(inspect.signature(p).parameters) if callable(p) else () for p in partials]
 
     def rule(site: Site, i: int, k: int) -> list[Piece]:
@@ -42,7 +42,7 @@ def defelementwise(name: str, *partials: Partial) -> None:
                 return site.diagonal(i, None, number)
             return site.diagonal(i, _operand(site, partial))
         arguments = [_operand(site, parameter) for parameter in parameters[i]]
-        return site.diagonal(i, _local(site, f"d{name}", partial, arguments))
+        return site.diagonal(i, _local(site, f"d{name}", partial, arguments, slope))
 
     RULES[name] = rule
 
@@ -52,11 +52,15 @@ def _operand(site: Site, parameter: str) -> Reference:
 
 
 def _local(
-    site: Site, name: str, fun: Callable[..., Array], arguments: list[Reference]
+    site: Site,
+    name: str,
+    fun: Callable[..., Array],
+    arguments: list[Reference],
+    slope: str = "elementwise",
 ) -> Reference:
     """The partial, computed on arrays as small as its operands allow."""
     shapes = [shape_of(argument, site.listing) for argument in arguments]
-    return Local(name, fun, tuple(arguments), np.broadcast_shapes(*shapes))
+    return Local(name, fun, tuple(arguments), np.broadcast_shapes(*shapes), slope)
 
 
 def _halves_at_ties(x: Array, y: Array, sign: Callable[[Array, Array], Array]) -> Array:
@@ -119,13 +123,20 @@ defelementwise(
     "max",
     lambda x, y: _halves_at_ties(x, y, lax.gt),
     lambda x, y: _halves_at_ties(y, x, lax.gt),
+    slope="constant",
 )
 defelementwise(
     "min",
     lambda x, y: _halves_at_ties(x, y, lax.lt),
     lambda x, y: _halves_at_ties(y, x, lax.lt),
+    slope="constant",
 )
-defelementwise("rem", 1, lambda x, y: -(lax.sign(x / y) * lax.floor(lax.abs(x / y))))
+defelementwise(
+    "rem",
+    1,
+    lambda x, y: -(lax.sign(x / y) * lax.floor(lax.abs(x / y))),
+    slope="constant",
+)
 
 
 @defrule("div")
@@ -176,7 +187,7 @@ def _abs(site: Site, i: int, k: int) -> list[Piece]:
     if site.inputs[i].is_complex:
         direction = Local("conj(z)/|z|", _direction, (site.value(i), site.out()), site.out_shape)
         return site.diagonal(i, direction)
-    return site.diagonal(i, _local(site, "sign", _side, [site.value(i)]))
+    return site.diagonal(i, _local(site, "sign", _side, [site.value(i)], "constant"))
 
 
 def _side(x: Array) -> Array:
@@ -193,7 +204,7 @@ def _clamp(site: Site, i: int, k: int) -> list[Piece]:
     """clamp(low, x, high): one strictly inside for x, one beyond for the bounds."""
     del k
     arguments = [site.value(0), site.value(1), site.value(2)]
-    return site.diagonal(i, _local(site, f"dclamp{i}", _CLAMP_MASKS[i], arguments))
+    return site.diagonal(i, _local(site, f"dclamp{i}", _CLAMP_MASKS[i], arguments, "constant"))
 
 
 def _clamp_low(low: Array, x: Array, high: Array) -> Array:
@@ -273,7 +284,7 @@ def _select_n(site: Site, i: int, k: int) -> list[Piece]:
         axes = [from_values(0, place) for place in places] if count else []
         return site.piece([count], axes, axes) if count else []
     selected = _selects(i - 1, site.outputs[0].dtype)
-    return site.diagonal(i, _local(site, f"case {i - 1}", selected, [site.value(0)]))
+    return site.diagonal(i, _local(site, f"case {i - 1}", selected, [site.value(0)], "constant"))
 
 
 @lru_cache(maxsize=256)

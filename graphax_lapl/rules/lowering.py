@@ -14,7 +14,7 @@ from .opaque import fallback
 from .registry import find_rule
 from .site import Piece, Reference, Site
 
-__all__ = ["lower"]
+__all__ = ["check_holomorphic", "closure", "identity_structure", "local_partials", "lower"]
 
 
 def lower(
@@ -28,7 +28,7 @@ def lower(
         active_outputs: for each of those outputs whether it depends on them.
         name: the function's name.
     """
-    arrows, makers = _local_partials(listing)
+    arrows, makers = local_partials(listing)
     moving = [v for v, moves in zip(listing.inputs, differentiated, strict=True) if moves]
     ends: list[int | None] = []
     for atom, active in zip(listing.outputs, active_outputs, strict=False):
@@ -39,8 +39,8 @@ def lower(
     for u, v in arrows:
         forward.setdefault(u, []).append(v)
         backward.setdefault(v, []).append(u)
-    reached = _closure(moving, forward)
-    needed = _closure([end for end in ends if end is not None], backward)
+    reached = closure(moving, forward)
+    needed = closure([end for end in ends if end is not None], backward)
     alive = reached & needed
 
     names: dict[int, VertexName] = {variable: f"x{k}" for k, variable in enumerate(moving)}
@@ -69,7 +69,7 @@ def lower(
     for variable in own:
         kind = _vertex(listing, variable, outputs[variable], makers.get(variable))
         graph.vertices.append(kind)
-        identity = _identity(listing, variable)
+        identity = Arrow(accumulate((identity_structure(listing, variable),)), ())
         if identity.recipe.result is not None:  # None for an array of size zero
             graph.arrows[names[variable], outputs[variable]] = identity
     graph.inputs = [names[variable] for variable in moving]
@@ -77,9 +77,10 @@ def lower(
     return graph
 
 
-def _local_partials(
+def local_partials(
     listing: Listing,
 ) -> tuple[dict[tuple[int, int], Arrow], dict[int, Equation]]:
+    """All local partials by (from, to), and the equation that computes each vertex."""
     pieces: dict[tuple[int, int], list[Piece]] = {}
     makers: dict[int, Equation] = {}
     for equation in listing.equations:
@@ -112,16 +113,18 @@ def _structure(listing: Listing, u: int, v: int, terms: list[Term]) -> Structure
     return intern_structure(target.shape, source.shape, terms, target.is_complex, source.is_complex)
 
 
-def _identity(listing: Listing, variable: int) -> Arrow:
+def identity_structure(listing: Listing, variable: int) -> Structure:
+    """The identity on a variable's array."""
     shape = listing.variables[variable].shape
     kept = [n for n in range(len(shape)) if shape[n] != 1]
     names = {old: new for new, old in enumerate(kept)}
     axes = tuple(label(names[n]) if n in names else label(0, 0) for n in range(len(shape)))
     term = Term(tuple(shape[n] for n in kept), axes, axes)
-    return Arrow(accumulate((_structure(listing, variable, variable, [term]),)), ())
+    return _structure(listing, variable, variable, [term])
 
 
-def _closure(starts: Sequence[int], successors: dict[int, list[int]]) -> set[int]:
+def closure(starts: Sequence[int], successors: dict[int, list[int]]) -> set[int]:
+    """What can be reached from `starts`, themselves included."""
     seen = set(starts)
     stack = list(starts)
     while stack:

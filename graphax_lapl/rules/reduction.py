@@ -29,7 +29,7 @@ def _reduce_extremum(site: Site, i: int, k: int) -> list[Piece]:
     del i, k
     share = _shares(tuple(site.params["axes"]))
     return _weighted(
-        site, Local(f"d{site.name}", share, (site.value(0), site.out()), site.shape(0))
+        site, Local(f"d{site.name}", share, (site.value(0), site.out()), site.shape(0), "constant")
     )
 
 

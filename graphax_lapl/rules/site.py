@@ -55,12 +55,16 @@ class Local:
         fun: maps arrays to the array of the partial.
         arguments: where its arguments come from.
         shape: shape of the result.
+        slope: what is known of its own derivative: "elementwise" (a diagonal along every argument),
+            "constant" (zero almost everywhere, and taken as zero), "unknown", or a function of
+            the `Local` that returns pairs of an argument's position and a `Piece`.
     """
 
     name: str
     fun: Callable[..., Any]
     arguments: tuple[Reference, ...]
     shape: tuple[int, ...]
+    slope: str | Callable[..., Any] = "unknown"
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,120 @@
+"""Divergences by vertex elimination."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import networkx as nx
+
+from ..errors import InvalidArgumentError
+from ..graph.computational_graph import ComputationalGraph
+from ..graph.tracing import check_callable
+from ..program.divergence import build_divergence
+from .jacobian import rebuild_aux
+from .orders import EliminationOrder, resolve_order
+from .plan import Plan
+from .planning import Prepared, prepare, programmed
+
+__all__ = ["divergence_plan", "divergence_ve"]
+
+#: How many vertices "auto" tries as the one at which the trace is taken.
+MAX_CUTS = 3
+
+
+def divergence_ve(
+    fun: Callable[..., Any],
+    order: Any = "auto",
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+) -> Callable[..., Any]:
+    """The divergence of `fun`: the trace of its Jacobian, which is not formed where avoidable.
+
+    All vertices but the last one of the order are eliminated; the trace of the product around that
+    one is taken without forming it.
+
+    Args:
+        fun: a map from arrays (pytrees) to arrays of the same shapes.
+        order: as for `jacve`; "auto" also tries orders that meet in a narrow vertex.
+        argnums: which positional arguments it is a map of.
+        has_aux: whether `fun` returns a pair `(value, aux)`.
+
+    Returns:
+        A function with the signature of `fun` that returns the scalar
+        `sum_k trace(d output leaf k / d input leaf k)`; with has_aux `(divergence, aux)`.
+
+    Raises:
+        InvalidArgumentError: where the output leaves do not have the shapes of the input leaves.
+        InvalidTypeError: for arguments that cannot be differentiated.
+        InvalidOrderError: for an order that does not fit the function.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from graphax_lapl import divergence_ve
+        >>> print(divergence_ve(lambda x: x**2)(jnp.array([1.0, 2.0])))
+        6.0
+    """
+    check_callable(fun)
+
+    @functools.wraps(fun, updated=())
+    def divergence(*args: Any, **kwargs: Any) -> Any:
+        prepared = prepare(fun, args, kwargs, argnums, has_aux)
+        _check_like(prepared)
+        plan = divergence_plan(prepared, order)
+        values, ((trace,),) = plan.run(prepared.inputs, False, False, prepared.key is not None)
+        return (trace, rebuild_aux(prepared, values)) if has_aux else trace
+
+    return divergence
+
+
+def divergence_plan(prepared: Prepared, order: Any) -> Plan:
+    """The plan of a divergence."""
+    graph = prepared.graph
+    return programmed(
+        prepared,
+        order,
+        "divergence",
+        lambda vertices: build_divergence(graph, vertices),
+        lambda: [
+            *(resolve_order(name, graph) for name in ("reverse", "forward", "markowitz")),
+            *_meeting_orders(graph),
+        ],
+    )
+
+
+def _meeting_orders(graph: ComputationalGraph) -> list[EliminationOrder]:
+    """Orders that come from both sides to a vertex that all paths pass through."""
+    view = nx.DiGraph(list(graph.arrows))
+    view.add_edges_from(("from", name) for name in graph.inputs if name in view)
+    view.add_edges_from((name, "to") for name in graph.outputs if name in view)
+    if "to" not in view or "from" not in view:
+        return []
+    dominators = nx.immediate_dominators(view, "from")
+    cuts, vertex = [], dominators.get("to")
+    while vertex not in (None, "from"):
+        if isinstance(vertex, int):
+            cuts.append(vertex)
+        vertex = dominators.get(vertex) if dominators.get(vertex) != vertex else None
+    cuts.sort(key=lambda name: (math.prod(graph.by_name[name].shape), name))
+    orders = []
+    for cut in cuts[:MAX_CUTS]:
+        before = [name for name in graph.eliminable if nx.has_path(view, name, cut)]
+        after = [name for name in graph.eliminable if name not in set(before)]
+        vertices = (*(name for name in before if name != cut), *reversed(after), cut)
+        orders.append(EliminationOrder(vertices, graph.fingerprint, f"meeting at {cut}"))
+    return orders
+
+
+def _check_like(prepared: Prepared) -> None:
+    traced = prepared.traced
+    outputs = [variable.aval for variable in traced.closed.jaxpr.outvars[: traced.n_out]]
+    found = [tuple(aval.shape) for aval in outputs]
+    expected = [tuple(aval.shape) for aval in traced.in_types]
+    if found != expected or traced.argnums != tuple(sorted(traced.argnums)):
+        raise InvalidArgumentError(
+            f"{traced.name} must map its arguments {traced.argnums} to arrays of the same shapes: "
+            f"they have shapes {expected}, its outputs {found}. Choose other argnums (ascending), "
+            "or return arrays like them."
+        )

@@ -1,0 +1,302 @@
+"""Laplacians and forward Laplacians by vertex elimination."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax, tree_util
+from jax.extend.core import jaxpr_as_fun
+
+from ..errors import InvalidArgumentError
+from ..graph.tracing import Traced, check_callable
+from ..program.laplacian import Metric, build_laplacian
+from .jacobian import rebuild_aux, sparse_leaf, value_and_jacve
+from .orders import resolve_order
+from .plan import Plan
+from .planning import Prepared, prepare, programmed
+from .sparse import SparseJacobian
+from .twice import (
+    check_real_inputs,
+    contracted_hessian,
+    follows_rules_of_rules,
+    raveling_order,
+)
+
+__all__ = ["LaplacianJacobian", "LaplacianResult", "forward_laplacian", "laplacian_ve"]
+
+#: Orders that "auto" chooses from: columns pushed forward, or outputs pulled back to them.
+CARRYING_ORDERS = ("forward", "reverse")
+
+
+def laplacian_ve(
+    fun: Callable[..., Any],
+    order: Any = "auto",
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    weights: Any = None,
+    seeds: Any = None,
+) -> Callable[..., Any]:
+    """The Laplacian `sum_ij A_ij d2 fun / dx_i dx_j` of every output of `fun`.
+
+    The Jacobians of the arguments of nonlinear operations are accumulated once, with the sparsity
+    that they have; each nonlinear operation then contributes one column, and the columns are
+    carried to the outputs (Li et al., arXiv 2307.08214, is the forward order).
+
+    Args:
+        fun: a function of real arrays (pytrees) that returns real or complex ones.
+        order: how columns are carried: "forward" pushes them (the forward Laplacian), "reverse"
+            pulls the outputs back to them (best for a scalar), "auto" takes the cheaper; any other
+            order that `jacve` takes.
+        argnums: which positional arguments x consists of; n is their raveled size, in the order of
+            `jax.flatten_util.ravel_pytree`.
+        has_aux: whether `fun` returns a pair `(value, aux)`.
+        weights: A itself: an (n, n) matrix, an (n,) diagonal, or the diagonal as a pytree like the
+            arguments. Signs are kept, so A may be indefinite. Default: the identity.
+        seeds: a (k, n) matrix S with A = S^T S, instead of `weights`.
+
+    Returns:
+        A function with the signature of `fun` that returns an array like every output leaf; with
+        has_aux `(laplacian, aux)`.
+
+    Raises:
+        InvalidArgumentError: for weights or seeds of another shape, or both, and for argnums out of
+            range.
+        InvalidTypeError: for complex or integer arguments.
+        InvalidOrderError: for an order that does not fit the function.
+
+    Example:
+        >>> import jax.numpy as jnp
+    import numpy as np
+        >>> from graphax_lapl import laplacian_ve
+        >>> print(laplacian_ve(lambda x: jnp.sum(x**3))(jnp.array([1.0, 2.0])))
+        18.0
+    """
+    check_callable(fun)
+    if weights is not None and seeds is not None:
+        raise InvalidArgumentError("weights and seeds both say what A is; pass one of them.")
+
+    @functools.wraps(fun, updated=())
+    def laplacian(*args: Any, **kwargs: Any) -> Any:
+        prepared = prepare(fun, args, kwargs, argnums, has_aux, orders=2)
+        traced = prepared.traced
+        check_real_inputs(traced)
+        metric, arrays = _metric(traced, args, weights, seeds)
+        if follows_rules_of_rules(prepared):
+            leaves = contracted_hessian(prepared, order, metric, arrays)
+            values = jaxpr_as_fun(traced.closed)(*traced.leaves)[traced.n_out :]
+        else:
+            plan = laplacian_plan(prepared, order, metric)
+            inputs = [*prepared.inputs, *arrays]
+            values, blocks = plan.run(inputs, False, False, prepared.key is not None)
+            leaves = [row[0] for row in blocks]
+        tree = tree_util.tree_unflatten(traced.out_tree, leaves)
+        return (tree, rebuild_aux(prepared, values)) if has_aux else tree
+
+    return laplacian
+
+
+def laplacian_plan(prepared: Prepared, order: Any, metric: Metric, jacobian: bool = False) -> Plan:
+    """The plan of a Laplacian; "auto" compares pushing columns with pulling outputs back."""
+    return programmed(
+        prepared,
+        order,
+        ("laplacian", metric, jacobian),
+        lambda vertices: build_laplacian(prepared.second, vertices, metric, jacobian),
+        lambda: [resolve_order(name, prepared.graph) for name in CARRYING_ORDERS],
+    )
+
+
+@tree_util.register_pytree_node_class
+@dataclass(frozen=True)
+class LaplacianJacobian:
+    """The Jacobian in a `LaplacianResult`.
+
+    Attributes:
+        blocks: for every differentiated leaf its block.
+        shape: shape of the output leaf.
+    """
+
+    blocks: tuple[SparseJacobian, ...]
+    shape: tuple[int, ...]
+
+    @property
+    def dense_array(self) -> Array:
+        """Shape (*output leaf, n), with n the raveled size of all differentiated leaves."""
+        columns = [
+            jnp.reshape(block.todense(), (*self.shape, math.prod(block.structure.in_shape)))
+            for block in self.blocks
+        ]
+        return jnp.concatenate(columns, axis=-1)
+
+    @property
+    def sparse(self) -> SparseJacobian | tuple[SparseJacobian, ...]:
+        """The block of the only differentiated leaf, or the blocks of all."""
+        return self.blocks[0] if len(self.blocks) == 1 else self.blocks
+
+    def tree_flatten(self) -> tuple[tuple[Any, ...], tuple[int, ...]]:
+        """Blocks as children, the shape as static data."""
+        return (self.blocks,), self.shape
+
+    @classmethod
+    def tree_unflatten(cls, shape: tuple[int, ...], children: Any) -> LaplacianJacobian:
+        """Rebuild from `tree_flatten`."""
+        return cls(tuple(children[0]), shape)
+
+
+@tree_util.register_pytree_node_class
+@dataclass(frozen=True)
+class LaplacianResult:
+    """Value, Jacobian and Laplacian of one output leaf.
+
+    Attributes:
+        x: the value.
+        jacobian: its Jacobian: `.dense_array` of shape (*x.shape, n), `.sparse`.
+        laplacian: its Laplacian, shaped like x.
+    """
+
+    x: Array
+    jacobian: LaplacianJacobian
+    laplacian: Array
+
+    def tree_flatten(self) -> tuple[tuple[Any, ...], None]:
+        """All three as children."""
+        return (self.x, self.jacobian, self.laplacian), None
+
+    @classmethod
+    def tree_unflatten(cls, static: None, children: Any) -> LaplacianResult:
+        """Rebuild from `tree_flatten`."""
+        del static
+        return cls(*children)
+
+
+def forward_laplacian(
+    fun: Callable[..., Any], order: Any = "auto", argnums: int | Sequence[int] = 0
+) -> Callable[..., Any]:
+    """Value, Jacobian and Laplacian of every output of `fun` in one program.
+
+    Args:
+        fun: as for `laplacian_ve`.
+        order: as for `laplacian_ve`.
+        argnums: as for `laplacian_ve`.
+
+    Returns:
+        A function with the signature of `fun` that returns a `LaplacianResult` in the place of
+        every output leaf.
+
+    Raises:
+        InvalidArgumentError: for argnums out of range.
+        InvalidTypeError: for complex or integer arguments.
+        InvalidOrderError: for an order that does not fit the function.
+    """
+    check_callable(fun)
+
+    @functools.wraps(fun, updated=())
+    def value_jacobian_laplacian(*args: Any, **kwargs: Any) -> Any:
+        prepared = prepare(fun, args, kwargs, argnums, orders=2)
+        traced = prepared.traced
+        check_real_inputs(traced)
+        if follows_rules_of_rules(prepared):
+            return _by_rules(fun, prepared, order, args, kwargs, argnums)
+        plan = laplacian_plan(prepared, order, Metric(), jacobian=True)
+        values, blocks = plan.run(prepared.inputs, True, True, prepared.key is not None)
+        results = []
+        ravel = raveling_order(traced)
+        for value, row, found in zip(values, plan.pruned(True).blocks, blocks, strict=False):
+            parts = [sparse_leaf(b, f) for b, f in zip(row, found, strict=True)]
+            column, leaves = parts[0].todense(), parts[1:]
+            jacobian = LaplacianJacobian(tuple(leaves[k] for k in ravel), tuple(value.shape))
+            results.append(LaplacianResult(value, jacobian, column))
+        return tree_util.tree_unflatten(traced.out_tree, results)
+
+    return value_jacobian_laplacian
+
+
+def _by_rules(
+    fun: Callable[..., Any],
+    prepared: Prepared,
+    order: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    argnums: int | Sequence[int],
+) -> Any:
+    """Results for functions whose rule exists for cotangents only."""
+    traced = prepared.traced
+    laplacians = contracted_hessian(prepared, order, Metric(), ())
+    value, tree = value_and_jacve(fun, order, argnums, sparse_representation=True)(*args, **kwargs)
+    values = tree_util.tree_leaves(value)
+    blocks = tree_util.tree_leaves(tree, is_leaf=lambda leaf: isinstance(leaf, SparseJacobian))
+    width = len(blocks) // max(1, len(values))
+    results = [
+        LaplacianResult(
+            value,
+            LaplacianJacobian(tuple(blocks[k * width : (k + 1) * width]), tuple(value.shape)),
+            laplacian,
+        )
+        for k, (value, laplacian) in enumerate(zip(values, laplacians, strict=True))
+    ]
+    return tree_util.tree_unflatten(traced.out_tree, results)
+
+
+def _metric(
+    traced: Traced, args: tuple[Any, ...], weights: Any, seeds: Any
+) -> tuple[Metric, list[Array]]:
+    """The metric, and its arrays by leaf in the order of the trace."""
+    shapes = [aval.shape for aval in traced.in_types]
+    dtypes = [aval.dtype for aval in traced.in_types]
+    ravel = raveling_order(traced)
+    sizes = [math.prod(shapes[k]) for k in ravel]
+    total = sum(sizes)
+    starts = dict(zip(ravel, np.cumsum([0, *sizes[:-1]]).tolist(), strict=True))
+
+    def part(array: Array, k: int, axis: int) -> Array:
+        size = math.prod(shapes[k])
+        return lax.slice_in_dim(array, starts[k], starts[k] + size, axis=axis)
+
+    if seeds is not None:
+        rows = jnp.asarray(seeds)
+        if rows.ndim != 2 or rows.shape[1] != total:
+            raise InvalidArgumentError(
+                f"seeds must have shape (k, {total}), one row per seed over the raveled arguments "
+                f"of {traced.name}, got {rows.shape}."
+            )
+        columns = [
+            jnp.reshape(part(rows, k, 1).T, (*shapes[k], rows.shape[0])).astype(dtypes[k])
+            for k in range(len(shapes))
+        ]
+        return Metric("seeds", rows.shape[0]), columns
+    if weights is None:
+        return Metric(), []
+    leaves = tree_util.tree_leaves(weights)
+    chosen = tuple(args[position] for position in traced.argnums)
+    if [np.shape(leaf) for leaf in leaves] == [shapes[k] for k in ravel] and (
+        tree_util.tree_structure(weights)
+        in (tree_util.tree_structure(chosen), tree_util.tree_structure(chosen[0]))
+    ):
+        places = {k: n for n, k in enumerate(ravel)}
+        diagonals = [jnp.asarray(leaves[places[k]], dtypes[k]) for k in range(len(shapes))]
+        return Metric("diagonal"), diagonals
+    if len(leaves) == 1 and np.shape(leaves[0]) == (total,):
+        whole = jnp.asarray(leaves[0])
+        diagonals = [
+            jnp.reshape(part(whole, k, 0), shapes[k]).astype(dtypes[k]) for k in range(len(shapes))
+        ]
+        return Metric("diagonal"), diagonals
+    if len(leaves) == 1 and np.shape(leaves[0]) == (total, total):
+        whole = jnp.asarray(leaves[0])
+        blocks = [
+            jnp.reshape(part(part(whole, i, 0), j, 1), (*shapes[i], *shapes[j])).astype(dtypes[i])
+            for i in range(len(shapes))
+            for j in range(len(shapes))
+        ]
+        return Metric("matrix"), blocks
+    raise InvalidArgumentError(
+        f"weights must be a matrix of shape ({total}, {total}), a diagonal of shape ({total},), or "
+        f"a pytree like the differentiated arguments of {traced.name}, got shapes "
+        f"{[np.shape(leaf) for leaf in leaves]}."
+    )

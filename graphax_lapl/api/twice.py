@@ -1,0 +1,137 @@
+"""What all derivatives of second order share: checks, leaf orders, and the way around.
+
+The way around differentiates JAX's own first derivative once more. It is taken where a second
+derivative cannot be accumulated on the function's own graph: a `custom_vjp` gives its rule for
+cotangents only, and a `custom_jvp` may say of a moving value that it does not move.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.extend.core import jaxpr_as_fun
+
+from ..errors import InvalidTypeError
+from ..graph.tracing import Traced
+from ..program.laplacian import Metric
+from .jacobian import jacve
+from .planning import Prepared
+
+__all__ = [
+    "check_real_inputs",
+    "contracted_hessian",
+    "follows_rules_of_rules",
+    "hessian_blocks",
+    "raveling_order",
+]
+
+#: Calls whose rule exists for cotangents only.
+REVERSE_ONLY = frozenset({"custom_vjp_call", "custom_vjp_call_jaxpr"})
+
+
+def check_real_inputs(traced: Traced) -> None:
+    """Raise `InvalidTypeError` for complex differentiated leaves."""
+    for k, aval in enumerate(traced.in_types):
+        if np.issubdtype(aval.dtype, np.complexfloating):
+            raise InvalidTypeError(
+                f"Differentiated leaf {k} of {traced.name} has dtype {aval.dtype}; second "
+                "derivatives are taken with respect to real inputs. Pass its real and imaginary "
+                "parts."
+            )
+
+
+def raveling_order(traced: Traced) -> list[int]:
+    """Positions of the differentiated leaves, in the order of argnums, among the traced ones."""
+    counts = {
+        position: tree.num_leaves
+        for position, tree in zip(traced.argnums, traced.in_trees, strict=True)
+    }
+    starts, total = {}, 0
+    for position in sorted(counts):
+        starts[position] = total
+        total += counts[position]
+    return [starts[position] + k for position in traced.argnums for k in range(counts[position])]
+
+
+def follows_rules_of_rules(prepared: Prepared) -> bool:
+    """Whether second derivatives have to be taken of JAX's own first ones."""
+    return prepared.listing.disagrees or any(
+        item.equation.name in REVERSE_ONLY for item in prepared.second.opaque
+    )
+
+
+def hessian_blocks(prepared: Prepared, order: Any, sparse: bool) -> list[list[list[Any]]]:
+    """Second derivatives by output leaf, leaf and leaf, as the Jacobian of JAX's first ones."""
+    traced = prepared.traced
+    places = [k for k, moves in enumerate(traced.differentiated) if moves]
+    evaluate = jaxpr_as_fun(traced.closed)
+
+    def outputs(leaves: Sequence[Array]) -> list[Array]:
+        inputs = list(traced.leaves)
+        for place, leaf in zip(places, leaves, strict=True):
+            inputs[place] = leaf
+        found: list[Array] = []
+        for value in evaluate(*inputs)[: traced.n_out]:
+            complex_value = jnp.iscomplexobj(value)
+            found += [value.real, value.imag] if complex_value else [value]
+        return found
+
+    leaves = [jnp.asarray(traced.leaves[place]) for place in places]
+    first = jax.jacrev(outputs)
+    try:
+        jax.eval_shape(first, leaves)
+    except ValueError:  # a while loop has no reverse mode
+        first = jax.jacfwd(outputs)
+    rows = iter(jacve(first, order=order, sparse_representation=sparse)(leaves))
+    blocks = []
+    for variable in traced.closed.jaxpr.outvars[: traced.n_out]:
+        row = next(rows)
+        if np.issubdtype(variable.aval.dtype, np.complexfloating):
+            if sparse:
+                raise InvalidTypeError(
+                    f"{traced.name} returns complex numbers and holds a function with a rule for "
+                    "cotangents only; its sparse Hessian is not available. Ask for the dense one."
+                )
+            row = jax.tree.map(jax.lax.complex, row, next(rows))
+        blocks.append(row)
+    return blocks
+
+
+def contracted_hessian(
+    prepared: Prepared, order: Any, metric: Metric, arrays: Sequence[Array]
+) -> list[Array]:
+    """`sum_ij A_ij d2y/dx_i dx_j` by the way around; `arrays` are those of the metric."""
+    shapes = [aval.shape for aval in prepared.traced.in_types]
+    types = prepared.traced.closed.jaxpr.outvars
+    result = []
+    for rows, variable in zip(hessian_blocks(prepared, order, False), types, strict=False):
+        out = variable.aval.shape
+        total = jnp.zeros(out, variable.aval.dtype)
+        for i, row in enumerate(rows):
+            for j, block in enumerate(row):
+                matrix = jnp.reshape(block, (*out, math.prod(shapes[i]), math.prod(shapes[j])))
+                if metric.kind in ("seeds", "matrix"):
+                    weight = _weight(metric, arrays, i, j, len(shapes))
+                    total = total + jnp.sum(matrix * weight, axis=(-2, -1))
+                elif i == j:
+                    diagonal = jnp.diagonal(matrix, axis1=-2, axis2=-1)
+                    if metric.kind == "diagonal":
+                        diagonal = diagonal * jnp.ravel(arrays[i])
+                    total = total + jnp.sum(diagonal, axis=-1)
+        result.append(total)
+    return result
+
+
+def _weight(metric: Metric, arrays: Sequence[Array], i: int, j: int, count: int) -> Array:
+    """The block of A for leaves i and j, as a matrix."""
+    if metric.kind == "seeds":
+        left, right = (jnp.reshape(arrays[k], (-1, metric.columns)) for k in (i, j))
+        return left @ right.T
+    weight = arrays[i * count + j]
+    return jnp.reshape(weight, (math.prod(weight.shape[: weight.ndim // 2]), -1))

@@ -1,0 +1,209 @@
+"""Second order: bilinear maps, and what they do to pairs of Jacobians.
+
+The second derivative of a vertex is a bilinear map, kept as a `Structure` whose input dimensions
+are those of both arguments, one after the other:
+
+    H[o, (i, j)] = sum over labels of
+        coefficient * prod(factors) * [o == out] [i == first] [j == second]
+
+Two operations are needed. `gram` contracts it with two Jacobians over the columns they share,
+
+    q[o] = sum over i, j, d of  H[o, (i, j)] J[i, d] K[j, d]
+
+which is the column that enters at a nonlinear vertex of a Laplacian. `pull_back` keeps both,
+
+    B[o, (d, e)] = sum over i, j of  H[o, (i, j)] J[i, d] K[j, e]
+
+which is that vertex' share of a Hessian. The products are never formed as matrices: all labels are
+unified at once, and sums are taken over the small factors first. A pair distance, for
+instance, depends on few coordinates through one factor `f[p, c]`, so its columns cost a sum over c.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from .algebra import Item, _densified, _equate, _finished, _items, _sum
+from .contract import simplify
+from .draft import Draft
+from .maps import IndexMap
+from .operations import Recipe, RecipeWriter
+from .terms import Structure, Term
+from .unify import Unsolvable, solve
+
+__all__ = ["gram", "pull_back", "substituted", "swapped", "trace_product"]
+
+Side = tuple[Structure, list[int]]
+
+
+@lru_cache(maxsize=1 << 14)
+def gram(curvature: Structure, first: Structure, second: Structure, equal: bool) -> Recipe:
+    """The column `H[J, K]`, summed over the columns that `first` and `second` share.
+
+    Args:
+        curvature: H, from the dimensions of both arguments to those of the vertex.
+        first: J, a map into the first argument.
+        second: K, a map into the second argument, from the same columns.
+        equal: whether J and K are the same map, so that mixed products are taken once.
+
+    Returns:
+        A recipe on the factors of H, J and K whose result maps a scalar to the vertex; its result
+        is None for a structural zero.
+    """
+    return _contracted(curvature, first, second, equal, summed=True)
+
+
+@lru_cache(maxsize=1 << 14)
+def pull_back(curvature: Structure, first: Structure, second: Structure) -> Recipe:
+    """The bilinear map `H[J, K]` of the columns of J and K; operands as in `gram`."""
+    return _contracted(curvature, first, second, False, summed=False)
+
+
+@lru_cache(maxsize=1 << 12)
+def swapped(structure: Structure, split: int) -> Recipe:
+    """The bilinear map with its arguments exchanged; the first one has `split` dimensions."""
+    writer = RecipeWriter(len(structure.factors))
+    items: list[Item] = []
+    for term, operands in _items(structure, list(range(writer.inputs))):
+        draft = Draft.of(term, operands)
+        draft.into = [*draft.into[split:], *draft.into[:split]]
+        items += _finished(draft)
+    into = (*structure.in_shape[split:], *structure.in_shape[:split])
+    complex_out = structure.complex_out
+    return _sum(items, structure.out_shape, into, complex_out, False, writer)
+
+
+@lru_cache(maxsize=1 << 12)
+def trace_product(outer: Structure, inner: Structure) -> Recipe:
+    """The trace of `outer @ inner`, without forming the product.
+
+    Operands: the factors of `outer`, then those of `inner`.
+
+    Raises:
+        ValueError: where the product is not a map from an array to a like array.
+    """
+    if outer.out_shape != inner.in_shape:
+        raise ValueError(f"trace of a map {inner.in_shape} -> {outer.out_shape}")
+    writer = RecipeWriter(len(outer.factors) + len(inner.factors))
+    left: Side = (outer, list(range(len(outer.factors))))
+    right: Side = (inner, list(range(len(outer.factors), writer.inputs)))
+    while True:
+        steps, counted = len(writer.steps), writer.ad
+        try:
+            items: list[Item] = []
+            for one, one_operands in _items(*left):
+                for two, two_operands in _items(*right):
+                    first = Draft.of(one, one_operands)
+                    second = Draft.of(two, two_operands, len(one.sizes))
+                    joined = _joined(first, second, [])
+                    joined.out = []
+                    if 0 in joined.sizes.values():
+                        continue
+                    _equate(joined, first.into, second.out, inner.out_shape)
+                    _equate(joined, first.out, second.into, outer.out_shape)
+                    for solved in solve(joined):
+                        writer.ad += solved.box(set(solved.sizes))
+                        simplify(solved, writer)
+                        items += _finished(solved)
+            break
+        except Unsolvable:
+            del writer.steps[steps:]
+            writer.ad = counted
+            left, right = _densified(*left, writer), _densified(*right, writer)
+    return _sum(items, (), (), outer.complex_out, False, writer)
+
+
+def substituted(outer: Term, factor: int, inner: Term) -> list[tuple[Term, list[int]]]:
+    """The term in whose place of `factor` the linear map `inner` stands.
+
+    The input dimensions of `inner` are appended to those of `outer`. Returned with each term are
+    its factors, as positions in `(*outer.factors, *inner.factors)`.
+
+    Raises:
+        Unsolvable: where the positions have no closed form.
+    """
+    count = len(outer.factors)
+    target = outer.factors[factor]
+    left = Draft.of(outer, list(range(count)))
+    right = Draft.of(inner, list(range(count, count + len(inner.factors))), len(outer.sizes))
+    axes = list(left.factors.pop(factor).factor.axes)
+    joined = _joined(left, right, [*left.into, *right.into])
+    _equate(joined, axes, right.out, target.shape)
+    return [item for solved in solve(joined) for item in _finished(solved)]
+
+
+def _joined(left: Draft, right: Draft, into: list[IndexMap]) -> Draft:
+    return Draft(
+        {**left.sizes, **right.sizes},
+        left.out,
+        into,
+        [*left.factors, *right.factors],
+        left.coefficient * right.coefficient,
+        equations=[*left.equations, *right.equations],
+    )
+
+
+def _contracted(
+    curvature: Structure, first: Structure, second: Structure, equal: bool, summed: bool
+) -> Recipe:
+    writer = RecipeWriter(len(curvature.factors) + len(first.factors) + len(second.factors))
+    operands = list(range(writer.inputs))
+    start, middle = len(curvature.factors), len(curvature.factors) + len(first.factors)
+    weights: Side = (curvature, operands[:start])
+    left: Side = (first, operands[start:middle])
+    right: Side = left if equal else (second, operands[middle:])
+    columns = first.in_shape
+    split = len(first.out_shape)
+    while True:
+        steps, counted = len(writer.steps), writer.ad
+        try:
+            items = _all_products(weights, left, right, split, columns if summed else None, writer)
+            break
+        except Unsolvable:
+            del writer.steps[steps:]
+            writer.ad = counted
+            # Correct first: write out a Jacobian, then the curvature.
+            dense_left, dense_right = _densified(*left, writer), _densified(*right, writer)
+            if dense_left[0] is left[0] and dense_right[0] is right[0]:
+                weights = _densified(*weights, writer)
+            left, right = dense_left, dense_left if equal else dense_right
+    into = () if summed else (*columns, *second.in_shape)
+    complex_out = curvature.complex_out
+    return _sum(items, curvature.out_shape, into, complex_out, False, writer)
+
+
+def _all_products(
+    weights: Side,
+    left: Side,
+    right: Side,
+    split: int,
+    columns: tuple[int, ...] | None,
+    writer: RecipeWriter,
+) -> list[Item]:
+    """All products of a term of H with a term of J and one of K."""
+    items: list[Item] = []
+    twins = left is right and columns is not None
+    for weight, own in _items(*weights):
+        symmetric = twins and weight.into[:split] == weight.into[split:]
+        for a, (one, one_operands) in enumerate(_items(*left)):
+            for b, (two, two_operands) in enumerate(_items(*right)):
+                if symmetric and b < a:
+                    continue
+                draft = Draft.of(weight, own)
+                first = Draft.of(one, one_operands, len(weight.sizes))
+                second = Draft.of(two, two_operands, len(weight.sizes) + len(one.sizes))
+                into = [] if columns is not None else [*first.into, *second.into]
+                joined = _joined(_joined(draft, first, into), second, into)
+                if 0 in joined.sizes.values():
+                    continue
+                if symmetric and b > a:
+                    joined.coefficient = 2 * joined.coefficient
+                _equate(joined, draft.into[:split], first.out, left[0].out_shape)
+                _equate(joined, draft.into[split:], second.out, right[0].out_shape)
+                if columns is not None:
+                    _equate(joined, first.into, second.into, columns)
+                for solved in solve(joined):
+                    writer.ad += solved.box(set(solved.sizes))
+                    simplify(solved, writer)
+                    items += _finished(solved)
+    return items

@@ -1,0 +1,138 @@
+"""The program of a Hessian: adjoints and Jacobians around every nonlinear vertex."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from ..edges.algebra import accumulate
+from ..edges.bilinear import pull_back, swapped
+from ..edges.terms import Structure, intern_structure
+from ..rules.lowering import identity_structure
+from ..rules.second_order import SecondOrderGraph
+from .builder import Edge
+from .instructions import Block, Program
+from .second_order import Jacobians, SecondOrderBuilder
+
+__all__ = ["build_hessian"]
+
+
+def build_hessian(graph: SecondOrderGraph) -> Program:
+    """The program of all second derivatives.
+
+    Returns:
+        A program with one row of blocks per output leaf: for leaves i and j in turn the map
+        (*output, *leaf i) <- leaf j.
+
+    Raises:
+        NotImplementedError: where an equation has no closed second derivative.
+    """
+    return _Hessian(graph).hessian()
+
+
+class _Hessian(SecondOrderBuilder):
+    def hessian(self) -> Program:
+        second = self.second
+        if second.opaque:
+            names = ", ".join(sorted({item.equation.name for item in second.opaque}))
+            raise NotImplementedError(f"no closed second derivative of {names}")
+        local = self.prepare()
+        spans = self.jacobians(local, self.identity_columns(), second.targets)
+        for end, atom in zip(second.outputs, self.listing.outputs, strict=False):
+            found = self.of_output(local, spans, end) if end is not None else {}
+            self.program.blocks.append(self.row(found, self.listing.type_of(atom)))
+        self.program.values = [self.value(atom) for atom in self.listing.outputs]
+        return self.program
+
+    def row(self, found: dict[tuple[int, int], Edge], type_: Any) -> list[Block]:
+        row = []
+        for i, first in enumerate(self.second.inputs):
+            for j, other in enumerate(self.second.inputs):
+                out, into = (*type_.shape, *self.shape_of(first)), self.shape_of(other)
+                edge = found.get((i, j))
+                if edge is None:
+                    row.append(Block(None, (), out, into, type_.dtype))
+                    continue
+                structure, slots = self.without_opaque(edge, type_.dtype)
+                matrix = _as_matrix(structure, len(self.shape_of(first)))
+                row.append(Block(matrix, slots, out, into, type_.dtype))
+        return row
+
+    def of_output(
+        self, local: dict[tuple[int, int], Edge], spans: Jacobians, end: int
+    ) -> dict[tuple[int, int], Edge]:
+        """The bilinear maps end <- (leaf i, leaf j)."""
+        adjoints = self.adjoints(local, end)
+        weights: dict[tuple[int, int, bool], Edge | None] = {}
+        for vertex, shares in self.second.curvatures.items():
+            if vertex not in adjoints:
+                continue
+            for share in shares:
+                curvature = self.slots_of(share.arrow.references, vertex)
+                edge = self.made_by(share.arrow.recipe, curvature, vertex)
+                assert edge is not None
+                key = (share.first, share.second, share.symmetric)
+                made = self.product(adjoints[vertex], edge, end)
+                weights[key] = self.sum(weights.get(key), made, end)
+        result: dict[tuple[int, int], Edge | None] = {}
+        mirror = not self.listing.moves_with  # otherwise the user's rules may be asymmetric
+        for (first, other, symmetric), weight in weights.items():
+            if weight is None:
+                continue
+            for i, left in spans.get(first, {}).items():
+                for j, right in spans.get(other, {}).items():
+                    if mirror and not symmetric and i > j:
+                        continue
+                    recipe = pull_back(weight[0], left[0], right[0])
+                    made = self.made_by(recipe, (*weight[1], *left[1], *right[1]), end)
+                    if not (mirror and i > j):
+                        result[i, j] = self.sum(result.get((i, j)), made, end)
+                    if symmetric and made is not None and not (mirror and j > i):
+                        turned = self.turned(made, i, end)
+                        result[j, i] = self.sum(result.get((j, i)), turned, end)
+        found = {key: edge for key, edge in result.items() if edge is not None}
+        if mirror:
+            for (i, j), edge in list(found.items()):
+                if i < j:
+                    turned = self.turned(edge, i, end)
+                    assert turned is not None
+                    found[j, i] = turned
+        return found
+
+    def turned(self, edge: Edge, first: int, end: int) -> Edge | None:
+        """A bilinear map of leaves (i, j) as one of (j, i)."""
+        split = len(self.shape_of(self.second.inputs[first]))
+        return self.made_by(swapped(edge[0], split), edge[1], end)
+
+    def adjoints(self, local: dict[tuple[int, int], Edge], end: int) -> dict[int, Edge]:
+        """The Jacobian of an output with respect to every vertex before it."""
+        forward: dict[int, list[int]] = {}
+        for u, v in local:
+            if u in self.names and v in self.names:
+                forward.setdefault(u, []).append(v)
+        structure = accumulate((identity_structure(self.listing, end),)).result
+        if structure is None:
+            return {}
+        found: dict[int, Edge | None] = {end: (structure, ())}
+        for u in sorted((u for u in forward if u < end), reverse=True):
+            total: Edge | None = None
+            for v in forward[u]:
+                outer = found.get(v)
+                if outer is not None:
+                    total = self.sum(total, self.product(outer, local[u, v], end), end)
+            found[u] = total
+        return {v: edge for v, edge in found.items() if edge is not None}
+
+
+def _as_matrix(structure: Structure, split: int) -> Structure:
+    """A bilinear map out <- (first, second) as the map (out, first) <- second."""
+    return intern_structure(
+        (*structure.out_shape, *structure.in_shape[:split]),
+        structure.in_shape[split:],
+        [
+            replace(term, out=(*term.out, *term.into[:split]), into=term.into[split:])
+            for term in structure.terms
+        ],
+        structure.complex_out,
+        structure.complex_in,
+    )

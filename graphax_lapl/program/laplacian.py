@@ -1,0 +1,242 @@
+"""The program of a Laplacian: Jacobians of arguments, a column per nonlinear vertex, their sum."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..edges.algebra import accumulate, dense_structure, densify
+from ..edges.bilinear import gram
+from ..edges.maps import label
+from ..edges.terms import Factor, Structure, Term, intern_structure
+from ..graph.computational_graph import VertexName
+from ..rules.curvature import OpaqueCurvature
+from ..rules.lowering import closure, identity_structure
+from ..rules.second_order import SecondOrderGraph
+from .builder import Edge
+from .instructions import Block, CurvatureInstruction, Program
+from .second_order import Jacobians, SecondOrderBuilder
+
+__all__ = ["Metric", "build_laplacian"]
+
+#: The further input that columns of second order come from.
+COLUMN = "q"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """The matrix A that second derivatives are contracted with.
+
+    Attributes:
+        kind: "identity"; "seeds", A = S^T S, with an array (*leaf, columns) per leaf as further
+            input of the program; "diagonal", an array like the leaf per leaf; "matrix", an array
+            (*leaf, *other leaf) per pair of leaves, row by row.
+        columns: number of seeds.
+    """
+
+    kind: str = "identity"
+    columns: int = 0
+
+
+def build_laplacian(
+    graph: SecondOrderGraph, order: Sequence[VertexName], metric: Metric, jacobian: bool = False
+) -> Program:
+    """The program of `sum_ij A_ij d2y/dx_i dx_j`.
+
+    Args:
+        graph: the graph of second order.
+        order: a permutation of the eliminable vertices, in which columns are carried.
+        metric: the matrix A; its arrays become inputs of the program after the function's.
+        jacobian: whether the Jacobian is wanted too.
+
+    Returns:
+        A program with one row of blocks per output leaf: the contraction (from a scalar), then,
+        with `jacobian`, the Jacobian with respect to every leaf.
+    """
+    return _Laplacian(graph).laplacian(order, metric, jacobian)
+
+
+class _Laplacian(SecondOrderBuilder):
+    def laplacian(self, order: Sequence[VertexName], metric: Metric, jacobian: bool) -> Program:
+        second = self.second
+        local = self.prepare()
+        starts, weights = self.metric_inputs(metric)
+        ends = {v for v in second.outputs if v is not None}
+        spans = self.jacobians(local, starts, [*second.targets, *(ends if jacobian else ())])
+        weighted = spans if weights is None else self.weighted(spans, weights)
+        columns = self.columns(spans, weighted)
+        carried = self.carry(local, columns, [self.graph.by_name[v].variable for v in order])
+        for end, atom in zip(second.outputs, self.listing.outputs, strict=False):
+            type_ = self.listing.type_of(atom)
+            row = [self.block(carried.get(end) if end is not None else None, type_, ())]
+            if jacobian:
+                for space, leaf in enumerate(second.inputs):
+                    edge = spans.get(end, {}).get(space) if end is not None else None
+                    row.append(self.block(edge, type_, self.shape_of(leaf)))
+            self.program.blocks.append(row)
+        self.program.values = [self.value(atom) for atom in self.listing.outputs]
+        return self.program
+
+    def block(self, edge: Edge | None, type_: Any, in_shape: tuple[int, ...]) -> Block:
+        if edge is None:
+            return Block(None, (), type_.shape, in_shape, type_.dtype)
+        structure, slots = self.without_opaque(edge, type_.dtype)
+        return Block(structure, slots, type_.shape, in_shape, type_.dtype)
+
+    def extra_input(self, shape: tuple[int, ...], dtype: Any) -> int:
+        slot = self.slot(shape, dtype)
+        self.program.inputs.append(slot)
+        return slot
+
+    def metric_inputs(self, metric: Metric) -> tuple[Jacobians, dict[int, dict[int, Edge]] | None]:
+        """The columns to start from, and A by rows of column spaces (None for the identity)."""
+        leaves = self.second.inputs
+        if metric.kind == "seeds":
+            starts: Jacobians = {}
+            for leaf in leaves:
+                shape = self.shape_of(leaf)
+                slot = self.extra_input((*shape, metric.columns), self.dtype_of(leaf))
+                structure = dense_structure(shape, (metric.columns,))
+                if structure.terms:
+                    starts[leaf] = {0: (structure, (slot,))}
+            return starts, None
+        starts = self.identity_columns()
+        if metric.kind == "identity":
+            return starts, None
+        weights: dict[int, dict[int, Edge]] = {}
+        for i, leaf in enumerate(leaves):
+            shape, dtype = self.shape_of(leaf), self.dtype_of(leaf)
+            if metric.kind == "diagonal":
+                slot = self.extra_input(shape, dtype)
+                structure = _diagonal_structure(shape)
+                if structure.terms:
+                    weights[i] = {i: (structure, (slot,))}
+                continue
+            for j, other in enumerate(leaves):
+                other_shape = self.shape_of(other)
+                slot = self.extra_input((*shape, *other_shape), dtype)
+                structure = dense_structure(shape, other_shape)
+                if structure.terms:
+                    weights.setdefault(i, {})[j] = (structure, (slot,))
+        return starts, weights
+
+    def weighted(self, spans: Jacobians, weights: dict[int, dict[int, Edge]]) -> Jacobians:
+        """The Jacobians of the targets times A."""
+        result: Jacobians = {}
+        for v in self.second.targets:
+            row: dict[int, Edge | None] = {}
+            for i, edge in spans.get(v, {}).items():
+                for j, weight in weights.get(i, {}).items():
+                    row[j] = self.sum(row.get(j), self.product(edge, weight, v), v)
+            result[v] = {space: edge for space, edge in row.items() if edge is not None}
+        return result
+
+    def columns(self, spans: Jacobians, weighted: Jacobians) -> dict[int, Edge]:
+        """The column q_v of every nonlinear vertex."""
+        found: dict[int, Edge | None] = {}
+        for vertex, shares in self.second.curvatures.items():
+            for share in shares:
+                first, second = spans.get(share.first, {}), weighted.get(share.second, {})
+                spaces = [space for space in first if space in second]
+                weight = self.curvature(vertex, share) if spaces else None
+                for space in spaces:
+                    assert weight is not None
+                    left, right = first[space], second[space]
+                    recipe = gram(weight[0], left[0], right[0], left is right)
+                    made = self.made_by(recipe, (*weight[1], *left[1], *right[1]), vertex)
+                    found[vertex] = self.sum(found.get(vertex), made, vertex)
+        for item, k, vertex in self.second.opaque_outputs:
+            for edge in self.opaque_columns(item, k, vertex, spans, weighted):
+                found[vertex] = self.sum(found.get(vertex), edge, vertex)
+        return {vertex: edge for vertex, edge in found.items() if edge is not None}
+
+    def opaque_columns(
+        self, item: OpaqueCurvature, k: int, vertex: int, spans: Jacobians, weighted: Jacobians
+    ) -> Iterable[Edge]:
+        """Columns of an equation without a closed second derivative, one per column space."""
+        equation = item.equation
+        spaces: dict[int, int] = {}
+        for v in item.tangents:
+            for space, edge in spans.get(v, {}).items() if v is not None else ():
+                spaces[space] = len(edge[0].in_shape)
+        present = tuple(self.listing.value(atom) is not None for atom in equation.inputs)
+        values = [self.value(a) for a, there in zip(equation.inputs, present, strict=True) if there]
+        type_ = self.listing.variables[vertex]
+        for space, rank in spaces.items():
+            tangents = [self.dense(spans, v, space) for v in item.tangents]
+            moving = [self.dense(weighted, v, space) for v in item.moving]
+            if all(slot is None for slot in moving):
+                continue
+            slot = self.slot(type_.shape, type_.dtype)
+            self.program.instructions.append(
+                CurvatureInstruction(
+                    equation,
+                    k,
+                    present,
+                    tuple(slot is not None for slot in tangents),
+                    tuple(slot is not None for slot in moving),
+                    tuple(self.listing.type_of(atom) for atom in equation.inputs),
+                    rank,
+                    (*values, *(s for s in (*tangents, *moving) if s is not None)),
+                    (slot,),
+                )
+            )
+            yield dense_structure(type_.shape, (), type_.is_complex), (slot,)
+
+    def dense(self, spans: Jacobians, v: int | None, space: int) -> int | None:
+        """The slot of a Jacobian written out, None where it is zero."""
+        edge = spans.get(v, {}).get(space) if v is not None else None
+        if edge is None or v is None:
+            return None
+        made = self.made_by(densify(edge[0]), edge[1], v)
+        assert made is not None
+        (slot,) = made[1]
+        return slot
+
+    def carry(
+        self, local: dict[tuple[int, int], Edge], columns: dict[int, Edge], order: Sequence[int]
+    ) -> dict[int, Edge]:
+        """Carry columns to the outputs by eliminating the vertices in `order`."""
+        inside = set(self.names) - set(self.second.inputs)
+        ends = {v for v in self.second.outputs if v is not None and v in inside}
+        forward: dict[int, list[int]] = {}
+        for u, v in local:
+            forward.setdefault(u, []).append(v)
+        reached = closure(sorted(columns), forward) & inside
+        edges: dict[Any, dict[Any, Edge]] = {COLUMN: {}, **{v: {} for v in reached}}
+        into: dict[Any, dict[Any, None]] = {v: {} for v in reached}
+
+        def connect(u: Any, v: Any, edge: Edge) -> None:
+            edges[u][v] = edge
+            into[v][u] = None
+
+        for (u, v), edge in local.items():
+            if u in reached and v in reached:
+                connect(u, v, edge)
+        for v, edge in columns.items():
+            connect(COLUMN, v, edge)
+        for end in sorted(ends & reached):
+            if edges[end]:  # it feeds something else too: an arrow to an output of its own
+                identity = accumulate((identity_structure(self.listing, end),)).result
+                assert identity is not None
+                edges["end", end], into["end", end] = {}, {}
+                connect(end, ("end", end), (identity, ()))
+        for v in order:
+            if v in reached:
+                self.eliminate(v, edges, into)
+        from_column = edges[COLUMN]
+        return {
+            end: from_column.get(("end", end)) or from_column[end]
+            for end in ends
+            if end in from_column or ("end", end) in from_column
+        }
+
+
+def _diagonal_structure(shape: tuple[int, ...]) -> Structure:
+    """A diagonal with one factor of the array's shape."""
+    axes = tuple(label(n) for n in range(len(shape)))
+    factor = Factor(axes, shape)
+    structure = intern_structure(shape, shape, [Term(shape, axes, axes, (factor,))])
+    result = accumulate((structure,)).result
+    return structure if result is None else result
