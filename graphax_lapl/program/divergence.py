@@ -40,7 +40,6 @@ class _Divergence(Builder):
         for vertex in order[:-1]:
             self.eliminate(vertex, edges, into)
         last = order[-1] if order else None
-        self.total = None
         first = self.graph.by_name[self.graph.inputs[0]]
         for source, end in zip(self.graph.inputs, self.graph.outputs, strict=True):
             if end is None:
@@ -52,10 +51,16 @@ class _Divergence(Builder):
                 outer, inner = edges[last][end], edges[source][last]
                 recipe = trace_product(outer[0], inner[0])
                 self.include(recipe, (*outer[1], *inner[1]), first.dtype)
-        structure, slots = self.total if self.total is not None else (None, ())
-        self.program.blocks = [[Block(structure, slots, (), (), first.dtype)]]
+        self.program.blocks = [[self.block(first.dtype)]]
         self.program.values = [self.value(atom) for atom in self.listing.outputs]
         return self.program
+
+    def block(self, dtype: object) -> Block:
+        """The sum of all shares."""
+        if self.total is None:
+            return Block(None, (), (), (), dtype)
+        structure, slots = self.total
+        return Block(structure, slots, (), (), dtype)
 
     def include(self, recipe: Recipe, slots: Sequence[int], dtype: object) -> None:
         """Add a share of the trace."""
