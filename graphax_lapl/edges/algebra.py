@@ -430,7 +430,7 @@ def _merged(group: list[Item], constant: Number, writer: RecipeWriter) -> Item:
     if constant == 0 and len({abs(c) for c, _ in parts}) == 1 and _all_real(parts):
         common = parts[0][0]
         parts = [(1 if c == common else -1, labels) for c, labels in parts]
-    output = tuple(sorted(sizes))
+    output = Draft.of(group[0][0], group[0][1]).storage_order(sizes)
     operation = Combine(tuple(parts), tuple(sorted(sizes.items())), output, constant)
     value = writer.add(operation, operands)
     head = group[0][0]

@@ -70,7 +70,7 @@ def _multiply(
     """Replace one or two factors by their product, summed over `summed`."""
     items = list(items)
     labels = frozenset().union(*(item.labels for item in items))
-    kept = tuple(sorted(labels - summed))
+    kept = draft.storage_order(labels - summed)
     operation = Einsum(
         tuple(Read(item.factor.axes, item.factor.conj) for item in items),
         tuple((name, draft.sizes[name]) for name in sorted(labels)),

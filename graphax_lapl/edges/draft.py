@@ -8,6 +8,7 @@ is being written), a finished term by position.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from .maps import IndexMap, constant, label
@@ -77,6 +78,20 @@ class Draft:
     def position_labels(self) -> set[int]:
         """Labels that occur in output or input maps."""
         return {name for axis in (*self.out, *self.into) for name in axis.labels}
+
+    def storage_order(self, labels: Iterable[int]) -> tuple[int, ...]:
+        """Labels as the axes of a product: shared by output and input, input's, output's.
+
+        A matrix is stored with the input's axes first. Composing from the left contracts its last
+        axis, composing from the right its first one; both are plain matrix products.
+        """
+        out = {name for axis in self.out for name in axis.labels}
+        into = {name for axis in self.into for name in axis.labels}
+
+        def place(name: int) -> tuple[bool, bool, int]:
+            return (name not in into, name not in out, name)
+
+        return tuple(sorted(labels, key=place))
 
     def fresh(self, size: int) -> int:
         """Add a new label of `size`."""

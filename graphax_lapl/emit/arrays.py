@@ -181,9 +181,19 @@ def _product(
     if not contracted:
         shape_left = broadcast_labels(left, left_names, output, sizes)
         return lax.mul(shape_left, broadcast_labels(right, right_names, output, sizes))
-    if output and left_names and output[0] in right_names and output[0] not in left_names:
-        left, left_names, right, right_names = right, right_names, left, left_names
     batch = [name for name in output if name in left_names and name in right_names]
+    if len(batch) == len(output):  # no matrix product: one fused loop
+        axes = (*left_names, *(n for n in right_names if n not in left_names))
+        product = lax.mul(
+            broadcast_labels(left, left_names, axes, sizes),
+            broadcast_labels(right, right_names, axes, sizes),
+        )
+        reduced = lax.reduce_sum(product, [axes.index(n) for n in contracted])
+        kept = [name for name in axes if name not in contracted]
+        return broadcast_labels(reduced, kept, output, sizes)
+    free = [name for name in output if name not in batch]
+    if free[0] not in left_names:
+        left, left_names, right, right_names = right, right_names, left, left_names
     result = lax.dot_general(
         left,
         right,

@@ -37,7 +37,9 @@ class _Hessian(SecondOrderBuilder):
             names = ", ".join(sorted({item.equation.name for item in second.opaque}))
             raise NotImplementedError(f"no closed second derivative of {names}")
         local = self.prepare()
-        spans = self.jacobians(local, self.identity_columns(), second.targets)
+        fused, self.curvatures = self.through_pointwise(local, self.curvature_edges())
+        targets = {v for _, first, other, _ in self.curvatures for v in (first, other)}
+        spans = self.jacobians(fused, self.identity_columns(), targets)
         for end, atom in zip(second.outputs, self.listing.outputs, strict=False):
             found = self.of_output(local, spans, end) if end is not None else {}
             self.program.blocks.append(self.row(found, self.listing.type_of(atom)))
@@ -64,16 +66,11 @@ class _Hessian(SecondOrderBuilder):
         """The bilinear maps end <- (leaf i, leaf j)."""
         adjoints = self.adjoints(local, end)
         weights: dict[tuple[int, int, bool], Edge | None] = {}
-        for vertex, shares in self.second.curvatures.items():
-            if vertex not in adjoints:
-                continue
-            for share in shares:
-                curvature = self.slots_of(share.arrow.references, vertex)
-                edge = self.made_by(share.arrow.recipe, curvature, vertex)
-                assert edge is not None
-                key = (share.first, share.second, share.symmetric)
+        for (vertex, *key), edge in self.curvatures.items():
+            if vertex in adjoints:
                 made = self.product(adjoints[vertex], edge, end)
-                weights[key] = self.sum(weights.get(key), made, end)
+                place = (key[0], key[1], bool(key[2]))
+                weights[place] = self.sum(weights.get(place), made, end)
         result: dict[tuple[int, int], Edge | None] = {}
         mirror = not self.listing.moves_with  # otherwise the user's rules may be asymmetric
         for (first, other, symmetric), weight in weights.items():

@@ -16,7 +16,7 @@ from ..rules.lowering import closure, identity_structure
 from ..rules.second_order import SecondOrderGraph
 from .builder import Edge
 from .instructions import Block, CurvatureInstruction, Program
-from .second_order import Jacobians, SecondOrderBuilder
+from .second_order import Jacobians, SecondOrderBuilder, times
 
 __all__ = ["Metric", "build_laplacian"]
 
@@ -63,9 +63,13 @@ class _Laplacian(SecondOrderBuilder):
         local = self.prepare()
         starts, weights = self.metric_inputs(metric)
         ends = {v for v in second.outputs if v is not None}
-        spans = self.jacobians(local, starts, [*second.targets, *(ends if jacobian else ())])
-        weighted = spans if weights is None else self.weighted(spans, weights)
-        columns = self.columns(spans, weighted)
+        fused, curvatures = self.through_pointwise(local, self.curvature_edges())
+        targets = {v for _, first, other, _ in curvatures for v in (first, other)}
+        for item in second.opaque:
+            targets.update(v for v in (*item.tangents, *item.moving) if v is not None)
+        spans = self.jacobians(fused, starts, [*targets, *(ends if jacobian else ())])
+        weighted = spans if weights is None else self.weighted(spans, weights, targets)
+        columns = self.columns(curvatures, spans, weighted)
         carried = self.carry(local, columns, [self.graph.by_name[v].variable for v in order])
         for end, atom in zip(second.outputs, self.listing.outputs, strict=False):
             type_ = self.listing.type_of(atom)
@@ -121,10 +125,12 @@ class _Laplacian(SecondOrderBuilder):
                     weights.setdefault(i, {})[j] = (structure, (slot,))
         return starts, weights
 
-    def weighted(self, spans: Jacobians, weights: dict[int, dict[int, Edge]]) -> Jacobians:
+    def weighted(
+        self, spans: Jacobians, weights: dict[int, dict[int, Edge]], targets: Iterable[int]
+    ) -> Jacobians:
         """The Jacobians of the targets times A."""
         result: Jacobians = {}
-        for v in self.second.targets:
+        for v in targets:
             row: dict[int, Edge | None] = {}
             for i, edge in spans.get(v, {}).items():
                 for j, weight in weights.get(i, {}).items():
@@ -132,20 +138,24 @@ class _Laplacian(SecondOrderBuilder):
             result[v] = {space: edge for space, edge in row.items() if edge is not None}
         return result
 
-    def columns(self, spans: Jacobians, weighted: Jacobians) -> dict[int, Edge]:
+    def columns(
+        self,
+        curvatures: dict[tuple[int, int, int, bool], Edge],
+        spans: Jacobians,
+        weighted: Jacobians,
+    ) -> dict[int, Edge]:
         """The column q_v of every nonlinear vertex."""
         found: dict[int, Edge | None] = {}
-        for vertex, shares in self.second.curvatures.items():
-            for share in shares:
-                first, second = spans.get(share.first, {}), weighted.get(share.second, {})
-                spaces = [space for space in first if space in second]
-                weight = self.curvature(vertex, share) if spaces else None
-                for space in spaces:
-                    assert weight is not None
-                    left, right = first[space], second[space]
-                    recipe = gram(weight[0], left[0], right[0], left is right)
-                    made = self.made_by(recipe, (*weight[1], *left[1], *right[1]), vertex)
-                    found[vertex] = self.sum(found.get(vertex), made, vertex)
+        for (vertex, one, other, mirrored), weight in curvatures.items():
+            first, second = spans.get(one, {}), weighted.get(other, {})
+            structure = times(weight[0], 2) if mirrored else weight[0]
+            for space in first:
+                if space not in second:
+                    continue
+                left, right = first[space], second[space]
+                recipe = gram(structure, left[0], right[0], left == right)
+                made = self.made_by(recipe, (*weight[1], *left[1], *right[1]), vertex)
+                found[vertex] = self.sum(found.get(vertex), made, vertex)
         for item, k, vertex in self.second.opaque_outputs:
             for edge in self.opaque_columns(item, k, vertex, spans, weighted):
                 found[vertex] = self.sum(found.get(vertex), edge, vertex)

@@ -19,11 +19,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..edges.algebra import accumulate, add, compose
+from ..edges.bilinear import pull_back
 from ..edges.operations import Recipe
-from ..edges.terms import Structure, intern_structure
+from ..edges.terms import Structure, Term, intern_structure
 from ..graph.computational_graph import VertexName
 from ..graph.listing import Atom
-from ..rules.curvature import Curvature
 from ..rules.lowering import closure, identity_structure
 from ..rules.second_order import SecondOrderGraph, references_of
 from ..rules.site import Reference
@@ -102,10 +102,107 @@ class SecondOrderBuilder(Builder):
         """One column space per leaf, in which the leaf's Jacobian is the identity."""
         starts: Jacobians = {}
         for space, variable in enumerate(self.second.inputs):
-            recipe = accumulate((identity_structure(self.listing, variable),))
-            if recipe.result is not None:
-                starts[variable] = {space: (recipe.result, ())}
+            if 0 not in self.shape_of(variable):
+                starts[variable] = {space: self.identity(variable)}
         return starts
+
+    def curvature_edges(self) -> dict[tuple[int, int, int, bool], Edge]:
+        """Bilinear maps by vertex, first and second argument, and whether a mirror is left out."""
+        found = {}
+        for vertex, shares in self.second.curvatures.items():
+            for share in shares:
+                slots = self.slots_of(share.arrow.references, vertex)
+                edge = self.made_by(share.arrow.recipe, slots, vertex)
+                if edge is not None:
+                    found[vertex, share.first, share.second, share.symmetric] = edge
+        return found
+
+    def through_pointwise(
+        self,
+        local: dict[tuple[int, int], Edge],
+        curvatures: dict[tuple[int, int, int, bool], Edge],
+    ) -> tuple[dict[tuple[int, int], Edge], dict[tuple[int, int, int, bool], Edge]]:
+        """Take pointwise functions of one array together, so that columns pass through once.
+
+        For `u * sigmoid(u)` the columns of `sigmoid(u)` are a multiple of those of u: second
+        derivatives with respect to it become ones with respect to u, and its arrows are composed
+        before any column is there.
+        """
+        sources: dict[int, list[int]] = {}
+        targets: dict[int, list[int]] = {}
+        for u, v in local:
+            sources.setdefault(v, []).append(u)
+            targets.setdefault(u, []).append(v)
+        kept = {v for item in self.second.opaque for v in (*item.tangents, *item.moving)}
+        kept.update(self.second.outputs)
+        pointwise = {
+            v
+            for v, before in sources.items()
+            if len(before) == 1 and v not in kept and is_pointwise(local[before[0], v][0])
+        }
+        moved: dict[tuple[int, int, int, bool], Edge] = {}
+        for (vertex, first, second, mirrored), edge in curvatures.items():
+            made: Edge | None = edge
+            while first in pointwise or second in pointwise:
+                # The later one first: it may depend on the other.
+                at_first = first in pointwise and (first >= second or second not in pointwise)
+                place = first if at_first else second
+                (before,) = sources[place]
+                step = local[before, place]
+                same = first == second
+                sides = [step if v == place else self.identity(v) for v in (first, second)]
+                recipe = pull_back(edge[0], sides[0][0], sides[1][0])
+                slots = (*edge[1], *sides[0][1], *sides[1][1])
+                made = self.made_by(recipe, slots, vertex)
+                if made is None:
+                    break
+                edge = made
+                if same:
+                    first = second = before
+                elif at_first:
+                    first = before
+                else:
+                    second = before
+            if made is None:
+                continue
+            if mirrored and first == second:  # the mirror image is now the same
+                edge, mirrored = (times(edge[0], 2), edge[1]), False
+            key = (vertex, first, second, mirrored)
+            total = self.sum(moved.get(key), edge, vertex)
+            if total is not None:
+                moved[key] = total
+        return self.fused(local, pointwise, sources, targets), moved
+
+    def fused(
+        self,
+        local: dict[tuple[int, int], Edge],
+        pointwise: set[int],
+        sources: dict[int, list[int]],
+        targets: dict[int, list[int]],
+    ) -> dict[tuple[int, int], Edge]:
+        """Local partials with pointwise vertices between pointwise arrows eliminated."""
+        result: dict[tuple[int, int], Edge | None] = dict(local)
+        for v in sorted(pointwise):
+            after = targets.get(v, [])
+            (before,) = sources[v]
+            if not after or not all(is_pointwise(local[v, w][0]) for w in after):
+                continue
+            inner = result[before, v]
+            for w in after:
+                outer = result.pop((v, w))
+                made = self.product(outer, inner, w) if outer and inner else None
+                result[before, w] = self.sum(result.get((before, w)), made, w)
+                sources[w] = [u for u in sources[w] if u not in (v, before)] + [before]
+            targets[before] = [w for w in targets[before] if w != v]
+            targets[before] += [w for w in after if w not in targets[before]]
+            del result[before, v]
+        return {key: edge for key, edge in result.items() if edge is not None}
+
+    def identity(self, variable: int) -> Edge:
+        """The identity on a variable's array."""
+        recipe = accumulate((identity_structure(self.listing, variable),))
+        assert recipe.result is not None
+        return recipe.result, ()
 
     def jacobians(
         self, local: dict[tuple[int, int], Edge], starts: Jacobians, ends: Iterable[int]
@@ -124,13 +221,16 @@ class SecondOrderBuilder(Builder):
             result[v] = {space: edge for space, edge in row.items() if edge is not None}
         return result
 
-    def curvature(self, vertex: int, share: Curvature) -> Edge:
-        """A bilinear map, doubled where its mirror image is left out."""
-        edge = self.made_by(
-            share.arrow.recipe, self.slots_of(share.arrow.references, vertex), vertex
-        )
-        assert edge is not None
-        return (times(edge[0], 2), edge[1]) if share.symmetric else edge
+
+def is_pointwise(structure: Structure) -> bool:
+    """Whether a map is a diagonal: every output entry depends on the input entry of its place."""
+    return structure.complex_in == structure.complex_out and all(
+        term.out == term.into and not term.conj and not _is_opaque(term) for term in structure.terms
+    )
+
+
+def _is_opaque(term: Term) -> bool:
+    return any(factor.opaque is not None for factor in term.factors)
 
 
 def times(structure: Structure, number: int) -> Structure:
