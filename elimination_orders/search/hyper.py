@@ -15,6 +15,7 @@ from elimination_orders.reductions import reduce_problem
 from elimination_orders.search.annealing import MAX_LENGTH, Annealing
 from elimination_orders.search.base import Budget, Search, Strategy
 from elimination_orders.search.beam import Beam
+from elimination_orders.search.cuts import chain_order
 from elimination_orders.search.optimal import Optimal
 from elimination_orders.search.subset_dp import solve_by_subsets
 from elimination_orders.search.window import WindowDP, improve_by_windows
@@ -110,6 +111,17 @@ def try_heuristics(search: Search) -> None:
         else:
             order = HEURISTICS[name](problem)
         search.try_order(order, name)
+    try_chain(search)
+
+
+def try_chain(search: Search) -> None:
+    """Offer the order of the vertices that everything runs through, if there are some."""
+    problem = search.problem
+    plain = isinstance(problem, BitProblem) or problem.plain
+    if plain and search.is_sum and problem.n > EXACT_LENGTH and not search.is_over():
+        order = chain_order(problem)
+        if order is not None:
+            search.try_order(order, "chain")
 
 
 def solve_in_parts(search: Search, solve: Callable[[Search], None]) -> None:
@@ -121,20 +133,24 @@ def solve_in_parts(search: Search, solve: Callable[[Search], None]) -> None:
     """
     problem = search.problem
     reduction = reduce_problem(problem)
-    if len(reduction.parts) == 1 and not reduction.prefix:
+    pieces = [s.problem for s in reduction.sections if s.problem is not None]
+    if len(reduction.sections) == 1 and pieces:
         solve(search)
         return
     place = {vertex: i for i, vertex in enumerate(search.best_order or ())}
-    # Small parts first: what they leave of the budget goes to the large ones.
-    parts = list(reversed(reduction.parts))
-    pieces = [problem.window(reduction.state, part)[0] for part in parts]
-    orders = [_ranked([place[vertex] for vertex in part]) for part in parts]
+    orders = [
+        _ranked([place[vertex] for vertex in section.vertices])
+        for section in reduction.sections
+        if section.problem is not None
+    ]
     costs = [piece.evaluate(order) for piece, order in zip(pieces, orders, strict=True)]
     unsolved = reduction.n_left
     # Where sums count, the costs of the parts add up to the whole but for a constant.
     additive = not isinstance(problem, BitProblem) or problem.weights[2] == 0
     interrupted = False
-    for i, piece in enumerate(pieces):
+    # Small parts first: what they leave of the budget goes to the large ones.
+    for i in sorted(range(len(pieces)), key=lambda i: pieces[i].n):
+        piece = pieces[i]
         outside = reduction.cost + sum(costs) - costs[i]
 
         def tell(inner: Search, outside: float = outside) -> None:
@@ -155,10 +171,7 @@ def solve_in_parts(search: Search, solve: Callable[[Search], None]) -> None:
             interrupted = True
         search.evaluations += inner.evaluations
         orders[i], costs[i] = list(inner.best_order or ()), inner.best_cost
-    order = list(reduction.prefix)
-    for part, inside in zip(parts, orders, strict=True):
-        order += [part[i] for i in inside]
-    search.try_order(order, "parts")
+    search.try_order(reduction.join(orders), "parts")
     if interrupted:
         raise KeyboardInterrupt
 
@@ -171,6 +184,7 @@ def _solve_part(search: Search, solve: Callable[[Search], None]) -> None:
     for name in ("eliad", "lowest_fill", "markowitz"):
         if search.problem.n <= 300 and not search.is_over():
             search.try_order(HEURISTICS[name](search.problem), name)
+    try_chain(search)
     if not search.is_over():
         solve(search)
 
