@@ -79,11 +79,28 @@ class Auto(Strategy):
         n = search.problem.n
         if search.is_sum:
             width, sweeps = (6, 3) if n <= 60 else (5, 2) if n <= 300 else (4, 1)
-            improve_by_windows(search, list(search.best_order or ()), width, sweeps, "windows")
+            starts = [list(search.best_order or ())]
+            if n <= MAX_LENGTH:
+                starts.append(_annealed_as_scalars(search))
+            for order in starts:
+                search.try_order(order, "annealing of the structure")
+                if search.is_over():
+                    return
+                improve_by_windows(search, order, width, sweeps, "windows")
         orders = int(min(40 * n, 1500, search.remaining))
         if orders > 0:
             search.budget = replace(search.budget, evaluations=search.evaluations + orders)
             Annealing(starts=(), round_evaluations=math.ceil(orders / n), levels=20).run(search)
+
+
+def _annealed_as_scalars(search: Search) -> list[int]:
+    """An order that is good where every product costs one, which takes next to no time to find."""
+    structure = search.problem.structure()
+    scalar = Search(structure, search.seed, Budget(evaluations=400 * structure.n))
+    for name in ("eliad", "markowitz"):
+        scalar.try_order(HEURISTICS[name](structure), name)
+    Annealing(starts=(), round_evaluations=400).run(scalar)
+    return list(scalar.best_order or ())
 
 
 def try_heuristics(search: Search) -> None:
@@ -254,6 +271,11 @@ class HyperPlanner(Strategy):
         if n <= EXACT_LENGTH and search.is_sum:
             Auto()._solve(search)
             return
+        if not isinstance(search.problem, BitProblem):
+            # Asking an algebra is slow: what "auto" finds is where to go on from.
+            budget = search.budget
+            Auto()._solve_tensor(search)
+            search.budget = budget
         for method in self.methods:
             if search.is_over():
                 return
