@@ -11,7 +11,7 @@ from elimination_orders.beyond import FineResult
 from elimination_orders.bounds import lower_bound
 from elimination_orders.cache import PlanCache
 from elimination_orders.cost import elimination_cost
-from elimination_orders.errors import InvalidOrderError
+from elimination_orders.errors import InvalidGraphError, InvalidOrderError
 from elimination_orders.graph import EliminationGraph, Vertex
 from elimination_orders.heuristics import HEURISTICS
 from elimination_orders.objectives import Objective, Score, resolve_objective
@@ -171,6 +171,11 @@ def find_order(
         InvalidOrderError: if the name is unknown or the sequence is no order of this graph.
         InvalidObjectiveError: if the objective is unknown or does not fit the graph or the search.
     """
+    if not isinstance(graph, EliminationGraph):
+        raise InvalidGraphError(
+            f"graph: expected an EliminationGraph, got {type(graph).__name__}. Build one from "
+            "inputs, outputs and edges, or with EliminationGraph.from_dict."
+        )
     objective = resolve_objective(objective)
     if isinstance(order, str):
         order = ORDERS[ORDERS.resolve(order)]
@@ -187,6 +192,11 @@ def find_order(
     if callable(order):
         method = getattr(order, "__name__", type(order).__name__)
         found = order(graph, objective)
+        if not isinstance(found, Iterable):
+            raise InvalidOrderError(
+                f"order: {method} returned {found!r}. It should return the eliminable vertices, "
+                "first eliminated first."
+            )
     elif isinstance(order, Iterable):
         method, found = "explicit", order
     else:
@@ -217,4 +227,10 @@ def _as_cache(cache: bool | str | Path | PlanCache | None) -> PlanCache | None:
         return None
     if cache is True:
         return PlanCache()
-    return cache if isinstance(cache, PlanCache) else PlanCache(Path(cache))
+    if isinstance(cache, PlanCache):
+        return cache
+    if isinstance(cache, (str, Path)):
+        return PlanCache(Path(cache))
+    raise InvalidOrderError(
+        f"cache: expected a PlanCache, a folder, True or None, got {type(cache).__name__}."
+    )

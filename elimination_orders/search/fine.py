@@ -20,6 +20,7 @@ from elimination_orders.algebra import MemoizedAlgebra
 from elimination_orders.beyond import EdgeStep, FineResult
 from elimination_orders.bitgraph import bits
 from elimination_orders.cache import PlanCache
+from elimination_orders.checks import check_between, check_seed
 from elimination_orders.dual import DualProblem, DualState, Move, PathMove, VertexMove
 from elimination_orders.errors import InvalidObjectiveError, InvalidOrderError
 from elimination_orders.exact import find_edge_order, find_face_order
@@ -57,6 +58,11 @@ class FineSearch(Strategy):
     hot: float = 1.0
     cold: float = 0.1
     levels: int = 40
+
+    def __post_init__(self) -> None:
+        check_between("hot", self.hot, 0.0)
+        check_between("cold", self.cold, 0.0)
+        check_between("levels", self.levels, 1)
 
     @property
     @abstractmethod
@@ -150,7 +156,7 @@ class FineSearch(Strategy):
                 f"{objective.name!r}. Use 'muls' or 'unit_muls', or an order of vertices."
             )
         budget = Budget.parse(self.max_time if max_time is None else max_time, self.max_evaluations)
-        seed = seed if self.seed is None else self.seed
+        seed = check_seed(seed if self.seed is None else self.seed)
         order = self.vertices(graph, objective, seed=seed, cache=cache)
         exact = self._solve_exactly(graph, objective)
         if exact is not None:

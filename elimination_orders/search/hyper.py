@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from elimination_orders.bitgraph import BitProblem
 from elimination_orders.bounds import lower_bound
+from elimination_orders.checks import check_between
 from elimination_orders.errors import InvalidOrderError
 from elimination_orders.heuristics import CRITERIA, HEURISTICS, greedy_order
 from elimination_orders.reductions import reduce_problem
@@ -233,6 +234,7 @@ class HyperPlanner(Strategy):
     parallel: int = 1
 
     def __post_init__(self) -> None:
+        check_between("parallel", int(self.parallel) if self.parallel is True else self.parallel, 1)
         for method in self.methods:
             self._strategy(method)
 
@@ -252,19 +254,29 @@ class HyperPlanner(Strategy):
             solve_in_parts(search, self._solve)
             return
         seeds = [search.seed + 7919 * k for k in range(self.parallel)]
+        others = [search.part(search.problem) for _ in seeds]
+        interrupted = False
         with ThreadPoolExecutor(self.parallel) as pool:
-            others = list(pool.map(lambda seed: self._alone(search, seed), seeds))
+            futures = [
+                pool.submit(self._alone, search, other, seed)
+                for other, seed in zip(others, seeds, strict=True)
+            ]
+            try:
+                for future in futures:
+                    future.result()
+            except KeyboardInterrupt:
+                interrupted = search.stopped = True  # the threads end by themselves
         for other in others:
             search.evaluations += other.evaluations
             search.offer(other.best_order or (), other.best_cost, other.best_method)
+        if interrupted:
+            raise KeyboardInterrupt
 
-    def _alone(self, search: Search, seed: int) -> Search:
-        other = search.part(search.problem)
+    def _alone(self, search: Search, other: Search, seed: int) -> None:
         other.seed = seed
         other.lower_bound = search.lower_bound
         other.offer(search.best_order or (), search.best_cost, search.best_method)
         solve_in_parts(other, self._solve)
-        return other
 
     def _solve(self, search: Search) -> None:
         n = search.problem.n
