@@ -31,6 +31,8 @@ __all__ = [
     "FineResult",
     "replay_edges",
     "replay_faces",
+    "run_edges",
+    "run_faces",
 ]
 
 Pair = tuple[Vertex, Vertex]
@@ -40,6 +42,10 @@ Label = frozenset[tuple[Vertex, ...]]
 End = Hashable
 Face = tuple[End, End]
 Operation = Callable[[Any, Any], Any]
+#: Carries out steps: (graph, partial by edge, steps, multiply, add) to the Jacobian.
+Run = Callable[
+    [EliminationGraph, Mapping[Pair, Any], Iterable[Any], Operation, Operation], dict[Pair, Any]
+]
 
 
 class EdgeStep(NamedTuple):
@@ -58,19 +64,29 @@ class FaceStep(NamedTuple):
 
 @dataclass(frozen=True)
 class FineResult:
-    """The outcome of an exact search.
+    """The outcome of a search over edges or faces.
 
     Args:
-        steps: eliminations in order.
-        cost: number of multiplications.
-        states: states that were looked at.
+        steps: eliminations in order; of a search that is not exact, moves of
+            `elimination_orders.dual`.
+        cost: number of multiplications, or their cost under an algebra.
+        states: states or sequences that were looked at.
         program: the steps as products and sums, to be replayed on any partials.
+        optimal: whether the cost is proved to be the least.
+        method: what found it.
+        vertex_cost: cost of the order of vertices that a search began with; None if it began with
+            nothing.
+        seconds: duration of the search, where it is measured.
     """
 
     steps: tuple[Any, ...]
-    cost: int
+    cost: float
     states: int
     program: Program = field(repr=False)
+    optimal: bool = True
+    method: str = "exact"
+    vertex_cost: float | None = None
+    seconds: float = 0.0
 
 
 class _Costed:
@@ -95,6 +111,14 @@ class _Costed:
         return total
 
 
+def _replay(
+    run: Run, graph: EliminationGraph, steps: Iterable[Any], algebra: EdgeAlgebra | None
+) -> tuple[dict[Pair, Any], float]:
+    costed = _Costed(algebra or graph._algebra)
+    jacobian = run(graph, graph._edges, steps, costed.multiply, costed.add)
+    return {pair: edge for pair, edge in jacobian.items() if edge is not None}, costed.cost
+
+
 # -- edges -----------------------------------------------------------------------------------------
 
 
@@ -114,18 +138,17 @@ def replay_edges(
     Raises:
         InvalidOrderError: if a step does not apply, or something is left over.
     """
-    costed = _Costed(algebra or graph._algebra)
-    jacobian = _run_edges(graph, graph._edges, steps, costed.multiply, costed.add)
-    return {pair: edge for pair, edge in jacobian.items() if edge is not None}, costed.cost
+    return _replay(run_edges, graph, steps, algebra)
 
 
-def _run_edges(
+def run_edges(
     graph: EliminationGraph,
     partials: Mapping[Pair, Any],
     steps: Iterable[EdgeStep],
     multiply: Operation,
     add: Operation,
 ) -> dict[Pair, Any]:
+    """Carry out edge eliminations with given products and sums; see `replay_edges`."""
     _require_pure_outputs(graph)
     middle = frozenset(graph.eliminable)
     values = {pair: partials[pair] for pair in _clean(frozenset(partials), middle)}
@@ -186,18 +209,17 @@ def replay_faces(
     Raises:
         InvalidOrderError: if a step does not apply, or something is left over.
     """
-    costed = _Costed(algebra or graph._algebra)
-    jacobian = _run_faces(graph, graph._edges, steps, costed.multiply, costed.add)
-    return {pair: edge for pair, edge in jacobian.items() if edge is not None}, costed.cost
+    return _replay(run_faces, graph, steps, algebra)
 
 
-def _run_faces(
+def run_faces(
     graph: EliminationGraph,
     partials: Mapping[Pair, Any],
     steps: Iterable[FaceStep],
     multiply: Operation,
     add: Operation,
 ) -> dict[Pair, Any]:
+    """Carry out face eliminations with given products and sums; see `replay_faces`."""
     _require_pure_outputs(graph)
     values: dict[End, Any] = {frozenset({pair}): edge for pair, edge in partials.items()}
 

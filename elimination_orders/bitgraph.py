@@ -250,10 +250,12 @@ class BitState:
         pred, succ = self.pred, self.succ
         before, after = pred[vertex], succ[vertex]
         w_all, w_variable, w_add = self.weights
-        result = w_all * before.bit_count() * after.bit_count()
         if w_variable:
-            result += w_variable * self._variable_products(vertex)
-            self._update_kinds(vertex)
+            result = w_variable * self._update_kinds(vertex)
+            if w_all:
+                result += w_all * before.bit_count() * after.bit_count()
+        else:
+            result = w_all * before.bit_count() * after.bit_count()
         keep = self.kept >> vertex & 1
         bit = 1 << vertex
         rest = before
@@ -296,16 +298,37 @@ class BitState:
                     p_constant += 1
         return p_plain * s_plain - p_constant * s_constant
 
-    def _update_kinds(self, vertex: int) -> None:
-        """Kinds of the edges beside `vertex` after its elimination, which is still to come."""
-        after = self.succ[vertex]
+    def _update_kinds(self, vertex: int) -> int:
+        """Kinds of the edges beside `vertex` after its elimination, which is still to come.
+
+        Returns:
+            The products that are neither copies nor folded, as `_variable_products`.
+        """
+        unit, constant, succ = self.unit, self.constant, self.succ
+        after, rest = succ[vertex], self.pred[vertex]
+        own_unit, own_constant = unit[vertex], constant[vertex]
         bit = 1 << vertex
-        keep = self.kept & bit
-        for p in bits(self.pred[vertex]):
-            row = self.succ[p]
-            fresh = after & ~row  # everything else in `after` becomes a sum, hence variable
-            for kinds in (self.unit, self.constant):
-                through = kinds[vertex] & fresh if kinds[p] & bit else 0
-                left = kinds[p] & ~after | through
-                kinds[p] = left if keep else left & ~bit
-        self.unit[vertex] = self.constant[vertex] = 0
+        cleared = ~after if self.kept & bit else ~(after | bit)
+        p_plain = p_constant = 0
+        while rest:
+            low = rest & -rest
+            rest ^= low
+            p = low.bit_length() - 1
+            units, constants = unit[p], constant[p]
+            if not constants & bit:
+                p_plain += 1
+                if constants:
+                    unit[p], constant[p] = units & cleared, constants & cleared
+                continue
+            # Whatever else there is in `after` becomes a sum, hence variable.
+            fresh = after & ~succ[p]
+            constant[p] = constants & cleared | own_constant & fresh
+            if units & bit:
+                unit[p] = units & cleared | own_unit & fresh
+            else:
+                p_plain += 1
+                p_constant += 1
+                unit[p] = units & cleared
+        unit[vertex] = constant[vertex] = 0
+        s_plain = (after & ~own_unit).bit_count()
+        return p_plain * s_plain - p_constant * (own_constant & ~own_unit).bit_count()

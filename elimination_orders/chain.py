@@ -32,7 +32,14 @@ from typing import Any, Literal
 from elimination_orders.errors import InvalidGraphError, InvalidOrderError
 from elimination_orders.graph import EliminationGraph, Vertex
 
-__all__ = ["ChainResult", "ChainStage", "ChainStep", "chain_of", "find_chain_order"]
+__all__ = [
+    "ChainResult",
+    "ChainStage",
+    "ChainStep",
+    "chain_of",
+    "cut_places",
+    "find_chain_order",
+]
 
 #: Stages that an accumulated Jacobian covers: first and last, counted from 0.
 Range = tuple[int, int]
@@ -414,7 +421,6 @@ def _cuts(graph: EliminationGraph, live: Sequence[tuple[Vertex, Vertex]]) -> lis
     """
     n = len(graph.vertices)
     inputs, outputs = set(graph.inputs), set(graph.outputs)
-    change = [0] * (n + 1)
     spans = [
         (
             -1 if u in inputs else graph.position(u),
@@ -423,13 +429,26 @@ def _cuts(graph: EliminationGraph, live: Sequence[tuple[Vertex, Vertex]]) -> lis
         for u, w in live
     ]
     spans += [(-1, n) for x in inputs if x in outputs]
+    on_path = {vertex for pair in live for vertex in pair} - inputs - outputs
+    places = cut_places(spans, n)
+    return [graph.vertices[place] for place in places if graph.vertices[place] in on_path]
+
+
+def cut_places(spans: Iterable[tuple[int, int]], n: int) -> list[int]:
+    """Places 0..n-1 that no span leads past.
+
+    Args:
+        spans: places of the two ends of every edge in a topological order; -1 for a source and n
+            for a sink, wherever it stands.
+        n: number of places.
+    """
+    change = [0] * (n + 1)
     for low, high in spans:
         change[low + 1] += 1
         change[high] -= 1
-    on_path = {vertex for pair in live for vertex in pair} - inputs - outputs
     found, passing = [], 0
-    for position, vertex in enumerate(graph.vertices):
-        passing += change[position]
-        if vertex in on_path and passing == 0:
-            found.append(vertex)
+    for place in range(n):
+        passing += change[place]
+        if passing == 0:
+            found.append(place)
     return found

@@ -57,8 +57,8 @@ class EliminationGraph:
         *,
         vertices: Iterable[Vertex] | None = None,
     ) -> None:
-        self.inputs: tuple[Vertex, ...] = tuple(inputs)
-        self.outputs: tuple[Vertex, ...] = tuple(dict.fromkeys(outputs))
+        self.inputs: tuple[Vertex, ...] = _names("inputs", inputs)
+        self.outputs: tuple[Vertex, ...] = tuple(dict.fromkeys(_names("outputs", outputs)))
         self.algebra = algebra
         _check_algebra(algebra)
         if len(set(self.inputs)) != len(self.inputs):
@@ -68,8 +68,12 @@ class EliminationGraph:
             )
         merge = LiteratureAlgebra() if algebra is None else algebra
         self._algebra = merge if algebra is None else MemoizedAlgebra(algebra)
-        declared = None if vertices is None else dict.fromkeys(vertices)
+        declared = None if vertices is None else dict.fromkeys(_names("vertices", vertices))
         table: dict[tuple[Vertex, Vertex], Any] = {}
+        if not isinstance(edges, Iterable):
+            raise InvalidGraphError(
+                f"edges: expected (u, v) or (u, v, edge) for every edge, got {edges!r}."
+            )
         for position, item in enumerate(edges):
             u, v, edge = _read_edge(position, item, algebra)
             known = table.get((u, v), _ABSENT)
@@ -164,7 +168,7 @@ class EliminationGraph:
         order = tuple(order)
         seen: set[Vertex] = set()
         for place, vertex in enumerate(order):
-            if vertex not in self._position:
+            if not _can_be_hashed(vertex) or vertex not in self._position:
                 raise InvalidOrderError(
                     f"order: {vertex!r} at place {place} is not a vertex of this graph. Expected "
                     f"every one of its {len(self.eliminable)} eliminable vertices once."
@@ -259,6 +263,11 @@ def _read_edge(position: int, item: Sequence[Any], algebra: Any) -> tuple[Vertex
             f"edges: item {position} should be (u, v) or (u, v, edge), got {item!r}."
         )
     u, v = item[0], item[1]
+    if not (_can_be_hashed(u) and _can_be_hashed(v)):
+        raise InvalidGraphError(
+            f"edges: item {position}, {item!r}, names a vertex that cannot be hashed. Use numbers, "
+            "strings or tuples."
+        )
     if u == v:
         raise InvalidGraphError(
             f"edges: item {position} leads from {u!r} to itself, which is a cycle. Remove it."
@@ -277,6 +286,25 @@ def _read_edge(position: int, item: Sequence[Any], algebra: Any) -> tuple[Vertex
             f"of {', '.join(map(repr, EDGE_KINDS))}, or pass the algebra that understands it."
         )
     return u, v, kind
+
+
+def _names(argument: str, names: Any) -> tuple[Vertex, ...]:
+    """Names of vertices as a tuple."""
+    found = tuple(names) if isinstance(names, Iterable) else None
+    if found is None or not all(map(_can_be_hashed, found)):
+        raise InvalidGraphError(
+            f"{argument}: expected several names of vertices that can be hashed (numbers, strings, "
+            f"tuples), got {names!r}."
+        )
+    return found
+
+
+def _can_be_hashed(name: Any) -> bool:
+    try:
+        hash(name)
+    except TypeError:
+        return False
+    return True
 
 
 def _is_sequence(item: Any) -> bool:

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from elimination_orders.bitgraph import BitProblem, bits
+from elimination_orders.errors import InvalidOrderError
 
-__all__ = ["CRITERIA", "HEURISTICS", "Criterion", "greedy_order", "tie_set"]
+__all__ = ["CRITERIA", "HEURISTICS", "Criterion", "check_names", "greedy_order", "tie_set"]
 
 Problem = Any  # BitProblem | TensorProblem
 State = Any  # BitState | TensorState
@@ -284,3 +285,17 @@ HEURISTICS: dict[str, Callable[[Problem], list[int]]] = {
     "eliad_forward": eliad_forward,
     "greedy": _greedy("greedy"),
 }
+
+
+def check_names(argument: str, names: Iterable[str]) -> None:
+    """Make sure that all `names` are heuristics.
+
+    Raises:
+        InvalidOrderError: if one is not.
+    """
+    for name in names:
+        if name not in HEURISTICS:
+            raise InvalidOrderError(
+                f"{argument}: unknown heuristic {name!r}. Expected some of "
+                f"{', '.join(map(repr, HEURISTICS))}."
+            )

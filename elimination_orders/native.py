@@ -71,13 +71,24 @@ def _library() -> ctypes.CDLL | None:
         key = hashlib.sha256(
             _SOURCE.read_bytes() + " ".join(_FLAGS).encode() + _machine().encode()
         ).hexdigest()[:16]
-        path = cache_folder() / f"kernel-{key}.so"
-        if not path.exists():
-            _compile(path)
-        library = ctypes.CDLL(str(path))
+        library = _load(f"kernel-{key}.so")
     except (OSError, RuntimeError, subprocess.SubprocessError):
         return None
     return _declare(library)
+
+
+def _load(name: str) -> ctypes.CDLL:
+    """The library from the cache folder, or compiled for this process if that is no use."""
+    path = cache_folder() / name
+    try:
+        if not path.exists():
+            _compile(path)
+        return ctypes.CDLL(str(path))
+    except OSError:
+        # A folder that cannot be written, or from which nothing may be executed.
+        with tempfile.TemporaryDirectory() as folder:
+            _compile(Path(folder) / name)
+            return ctypes.CDLL(str(Path(folder) / name))
 
 
 def _compile(path: Path) -> None:

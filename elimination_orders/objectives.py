@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from elimination_orders.algebra import EdgeAlgebra, LiteratureAlgebra, UnitAwareAlgebra
+from elimination_orders.checks import check_score
 from elimination_orders.errors import InvalidObjectiveError
 from elimination_orders.graph import EliminationGraph
 from elimination_orders.state import EliminationState, EliminationStep
@@ -135,7 +136,8 @@ def resolve_objective(objective: str | Objective | Score) -> Objective:
             "Objective, or a callable that takes an EliminationStep."
         )
     if callable(objective):
-        return Objective(getattr(objective, "__name__", "custom"), objective)
+        name, score = getattr(objective, "__name__", "custom"), objective
+        return Objective(name, lambda step: check_score(name, score(step)))
     raise InvalidObjectiveError(
         f"objective: expected a name, an Objective or a callable, got {type(objective).__name__}."
     )

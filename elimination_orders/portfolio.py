@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, overload
 
+from elimination_orders.beyond import FineResult
 from elimination_orders.bounds import lower_bound
 from elimination_orders.cache import PlanCache
 from elimination_orders.cost import elimination_cost
-from elimination_orders.errors import InvalidOrderError
+from elimination_orders.errors import InvalidGraphError, InvalidOrderError
 from elimination_orders.graph import EliminationGraph, Vertex
 from elimination_orders.heuristics import HEURISTICS
 from elimination_orders.objectives import Objective, Score, resolve_objective
@@ -19,6 +20,8 @@ from elimination_orders.search import (
     Annealing,
     Auto,
     Beam,
+    EdgeSearch,
+    FaceSearch,
     Heuristic,
     HyperPlanner,
     Optimal,
@@ -56,11 +59,6 @@ class OrderRegistry(Mapping[str, OrderFunction]):
         """
         wanted = name.lower()
         wanted = self._aliases.get(wanted, wanted)
-        if wanted in ("edge", "edges", "face", "faces"):
-            raise InvalidOrderError(
-                f"order: {name!r} is no order of vertices. Use find_edge_order or find_face_order; "
-                "their results have a program to replay."
-            )
         if wanted not in self._functions:
             raise InvalidOrderError(
                 f"order: unknown name {name!r}. Expected one of "
@@ -102,11 +100,39 @@ def _registry() -> OrderRegistry:
     orders.register("beam", Beam())
     orders.register("search", HyperPlanner(), "hyper")
     orders.register("optimal", Optimal())
+    orders.register("edges", EdgeSearch(), "edge")
+    orders.register("faces", FaceSearch(), "face")
     return orders
 
 
 #: Ways to find an order by name.
 ORDERS = _registry()
+
+
+@overload
+def find_order(  # type: ignore[overload-overlap]
+    graph: EliminationGraph,
+    order: Literal["edges", "faces"] | EdgeSearch | FaceSearch,
+    *,
+    max_time: float | str | None = None,
+    seed: int = 0,
+    progress: bool = False,
+    objective: str | Objective | Score = "muls",
+    cache: bool | str | Path | PlanCache | None = None,
+) -> FineResult: ...
+
+
+@overload
+def find_order(
+    graph: EliminationGraph,
+    order: str | Iterable[Vertex] | OrderFunction = "auto",
+    *,
+    max_time: float | str | None = None,
+    seed: int = 0,
+    progress: bool = False,
+    objective: str | Objective | Score = "muls",
+    cache: bool | str | Path | PlanCache | None = None,
+) -> OrderResult: ...
 
 
 def find_order(
@@ -118,7 +144,7 @@ def find_order(
     progress: bool = False,
     objective: str | Objective | Score = "muls",
     cache: bool | str | Path | PlanCache | None = None,
-) -> OrderResult:
+) -> OrderResult | FineResult:
     """Find an elimination order of `graph`.
 
     Args:
@@ -138,12 +164,18 @@ def find_order(
             None to search anew at every call.
 
     Returns:
-        The order with its cost and how it was found.
+        The order with its cost and how it was found.  For ``"edges"`` and ``"faces"``, a
+        `FineResult` with a program to replay.
 
     Raises:
         InvalidOrderError: if the name is unknown or the sequence is no order of this graph.
         InvalidObjectiveError: if the objective is unknown or does not fit the graph or the search.
     """
+    if not isinstance(graph, EliminationGraph):
+        raise InvalidGraphError(
+            f"graph: expected an EliminationGraph, got {type(graph).__name__}. Build one from "
+            "inputs, outputs and edges, or with EliminationGraph.from_dict."
+        )
     objective = resolve_objective(objective)
     if isinstance(order, str):
         order = ORDERS[ORDERS.resolve(order)]
@@ -160,6 +192,11 @@ def find_order(
     if callable(order):
         method = getattr(order, "__name__", type(order).__name__)
         found = order(graph, objective)
+        if not isinstance(found, Iterable):
+            raise InvalidOrderError(
+                f"order: {method} returned {found!r}. It should return the eliminable vertices, "
+                "first eliminated first."
+            )
     elif isinstance(order, Iterable):
         method, found = "explicit", order
     else:
@@ -190,4 +227,10 @@ def _as_cache(cache: bool | str | Path | PlanCache | None) -> PlanCache | None:
         return None
     if cache is True:
         return PlanCache()
-    return cache if isinstance(cache, PlanCache) else PlanCache(Path(cache))
+    if isinstance(cache, PlanCache):
+        return cache
+    if isinstance(cache, (str, Path)):
+        return PlanCache(Path(cache))
+    raise InvalidOrderError(
+        f"cache: expected a PlanCache, a folder, True or None, got {type(cache).__name__}."
+    )

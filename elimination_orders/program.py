@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from elimination_orders.beyond import EdgeStep, FaceStep, Pair, _run_edges, _run_faces
+from elimination_orders.beyond import EdgeStep, FaceStep, Pair, Run, run_edges, run_faces
+from elimination_orders.dual import Move, run_moves
 from elimination_orders.graph import EliminationGraph
 
-__all__ = ["Program", "ProgramStep", "edge_program", "face_program"]
+__all__ = ["Program", "ProgramStep", "edge_program", "face_program", "moves_program"]
 
 
 @dataclass(frozen=True)
@@ -123,9 +124,7 @@ def edge_program(graph: EliminationGraph, edge_order: Iterable[EdgeStep]) -> Pro
         InvalidOrderError: if a step does not apply, something is left over, or an output has
             successors.
     """
-    recorder = _Recorder(graph)
-    results = _run_edges(graph, recorder.start, edge_order, recorder.multiply, recorder.add)
-    return recorder.program(results)
+    return _recorded(run_edges, graph, edge_order)
 
 
 def face_program(graph: EliminationGraph, face_order: Iterable[FaceStep]) -> Program:
@@ -139,11 +138,27 @@ def face_program(graph: EliminationGraph, face_order: Iterable[FaceStep]) -> Pro
         The program.
 
     Raises:
-        InvalidOrderError: if a step does not apply, something is left over, or an output has
-            successors.
+        InvalidOrderError: as `edge_program`.
     """
+    return _recorded(run_faces, graph, face_order)
+
+
+def moves_program(graph: EliminationGraph, moves: Iterable[Move]) -> Program:
+    """The program of a sequence of moves, see `elimination_orders.dual`.
+
+    Args:
+        graph: the graph; its partials are not looked at.
+        moves: moves among which every eliminable vertex is named.
+
+    Returns:
+        The program.
+    """
+    return _recorded(run_moves, graph, moves)
+
+
+def _recorded(run: Run, graph: EliminationGraph, steps: Iterable[Any]) -> Program:
     recorder = _Recorder(graph)
-    results = _run_faces(graph, recorder.start, face_order, recorder.multiply, recorder.add)
+    results = run(graph, recorder.start, steps, recorder.multiply, recorder.add)
     return recorder.program(results)
 
 

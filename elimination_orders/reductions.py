@@ -26,6 +26,9 @@ through eliminated vertices.  Each part can be ordered by itself.  Under an alge
 if no two parts add to the same edge; elsewhere sums between inputs and outputs are counted in every
 part, but always as many.
 
+*Segments*, parts with one way in and one way out, may be eliminated before the rest, each in an
+order of its own: see `elimination_orders.segments` for the conditions and the proof.
+
 *Chains* of vertices with one predecessor and one successor anywhere, and *false twins* (the same
 predecessors and the same successors) eliminated one after the other, lose nothing in any of some
 hundred thousand random graphs against exact optima, and for twins Bentert et al. (arXiv 2506.17521)
@@ -35,41 +38,80 @@ searches.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from elimination_orders.bitgraph import BitProblem, BitState, bits
 from elimination_orders.bounds import disjoint_paths
+from elimination_orders.segments import find_segments
 
-__all__ = ["Reduction", "false_twins", "independent_parts", "reduce_problem"]
+__all__ = [
+    "Reduction",
+    "Section",
+    "false_twins",
+    "first_settled",
+    "independent_parts",
+    "reduce_problem",
+]
 
 #: Bounds are computed for graphs up to this size; beyond it only the rules that need none are used.
 MAX_SIZE = 300
 
 
 @dataclass(frozen=True)
-class Reduction:
-    """What is left of a problem.
+class Section:
+    """Vertices that are eliminated one after the other.
 
     Args:
-        prefix: vertices to eliminate first, in this order.
-        cost: of the prefix.
-        parts: vertices that are left, by independent part.
-        state: the problem after the prefix.
-        lossless: whether an optimal order begins like this.
+        vertices: numbers in the whole problem; in their final order if `problem` is None.
+        problem: the problem of ordering them, in which vertex i is ``vertices[i]``; None if their
+            order is settled.
+        cost: of the settled vertices; 0 if there is a problem.
     """
 
-    prefix: tuple[int, ...]
-    cost: float
-    parts: tuple[tuple[int, ...], ...]
-    state: Any
+    vertices: tuple[int, ...]
+    problem: Any = None
+    cost: float = 0
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """A problem taken apart.
+
+    Args:
+        sections: to be eliminated in this order; what is inside one does not depend on the order
+            inside another.
+        lossless: whether an optimal order of every section gives an optimal order of the whole.
+    """
+
+    sections: tuple[Section, ...]
     lossless: bool
+
+    @property
+    def cost(self) -> float:
+        """Cost of the vertices whose order is settled."""
+        return sum(section.cost for section in self.sections)
 
     @property
     def n_left(self) -> int:
         """Number of vertices that a search still has to order."""
-        return sum(map(len, self.parts))
+        return sum(len(s.vertices) for s in self.sections if s.problem is not None)
+
+    def join(self, orders: Sequence[Sequence[int]]) -> list[int]:
+        """The order of the whole problem.
+
+        Args:
+            orders: for every section with a problem an order of that problem.
+        """
+        found = iter(orders)
+        joined: list[int] = []
+        for section in self.sections:
+            if section.problem is None:
+                joined += section.vertices
+            else:
+                joined += [section.vertices[i] for i in next(found)]
+        return joined
 
 
 def reduce_problem(problem: Any, chains: bool = False) -> Reduction:
@@ -83,22 +125,65 @@ def reduce_problem(problem: Any, chains: bool = False) -> Reduction:
         chains: whether to eliminate all chains too, which is not proved to be lossless.
     """
     state = problem.start()
-    everything = range(problem.n)
+    everything = tuple(range(problem.n))
     if not isinstance(problem, BitProblem):
         objective = problem.objective
         takes_apart = objective.combine == "sum" and objective.is_algebra_cost
         parts = independent_parts(state, everything) if takes_apart else []
         if not parts or _share_edges(state, parts):
-            parts = [tuple(everything)] if problem.n else []
-        return Reduction((), 0, tuple(parts), state, lossless=True)
+            parts = [everything] if problem.n else []
+        return Reduction(_sections(problem, state, parts), lossless=True)
     if problem.effective_weights[1:] != (0, 0):
         parts = independent_parts(state, everything)
-        return Reduction((), 0, tuple(parts), state, lossless=True)
+        return Reduction(_sections(problem, state, parts), lossless=True)
 
-    prefix: list[int] = []
-    cost = 0
+    sections: list[Section] = []
     left = dict.fromkeys(everything)
-    queue = list(everything)
+    queue: Iterable[int] = everything
+    while left:
+        settled, cost = _settle(problem, state, left, queue, chains)
+        if settled:
+            sections.append(Section(tuple(settled), None, cost))
+        if problem.size > MAX_SIZE:
+            break
+        segments = find_segments(state, tuple(left), problem.n)
+        if not segments:
+            break
+        touched = 0
+        for segment in segments:
+            sections += _sections(problem, state, independent_parts(state, segment))
+            for vertex in segment:
+                touched |= state.pred[vertex] | state.succ[vertex]
+                state.eliminate(vertex)
+                del left[vertex]
+        queue = [vertex for vertex in left if touched >> vertex & 1]
+    sections += _sections(problem, state, independent_parts(state, left))
+    return Reduction(tuple(sections), lossless=not chains)
+
+
+def first_settled(problem: BitProblem) -> int | None:
+    """A vertex that may come first by a rule, in a problem that counts all products; or None."""
+    state = problem.start()
+    for vertex in range(problem.n):
+        if _may_come_first(problem, state, vertex, chains=False):
+            return vertex
+    return None
+
+
+def _sections(problem: Any, state: Any, parts: list[tuple[int, ...]]) -> tuple[Section, ...]:
+    return tuple(Section(part, problem.window(state, part)[0]) for part in parts)
+
+
+def _settle(
+    problem: BitProblem,
+    state: BitState,
+    left: dict[int, None],
+    queue: Iterable[int],
+    chains: bool,
+) -> tuple[list[int], int]:
+    """Eliminate vertices that may come first until no rule fits; returns them and their cost."""
+    settled: list[int] = []
+    cost = 0
     while queue:
         retry: dict[int, None] = {}
         for vertex in queue:
@@ -106,11 +191,10 @@ def reduce_problem(problem: Any, chains: bool = False) -> Reduction:
                 continue
             retry.update(dict.fromkeys(bits(_around(state, vertex))))
             cost += state.eliminate(vertex)
-            prefix.append(vertex)
+            settled.append(vertex)
             del left[vertex]
         queue = [vertex for vertex in sorted(retry) if vertex in left]
-    parts = independent_parts(state, left)
-    return Reduction(tuple(prefix), cost, tuple(parts), state, lossless=not chains)
+    return settled, cost
 
 
 def _around(state: BitState, vertex: int) -> int:

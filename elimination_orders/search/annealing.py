@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from elimination_orders.heuristics import HEURISTICS
+from elimination_orders.checks import check_between
+from elimination_orders.heuristics import HEURISTICS, check_names
 from elimination_orders.search.annealer import make_annealer
 from elimination_orders.search.base import Search, Strategy
 
@@ -38,6 +39,14 @@ class Annealing(Strategy):
     cold: float = 0.0001
     levels: int = 50
     window: int = 80
+
+    def __post_init__(self) -> None:
+        check_names("starts", self.starts)
+        check_between("round_evaluations", self.round_evaluations, 1)
+        check_between("hot", self.hot, 0.0)
+        check_between("cold", self.cold, 0.0)
+        check_between("levels", self.levels, 1)
+        check_between("window", self.window, 2)
 
     def run(self, search: Search) -> None:
         """Anneal until the budget is spent."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from elimination_orders.bounds import lower_bound
 from elimination_orders.cache import Entry, PlanCache
+from elimination_orders.checks import check_seed
 from elimination_orders.errors import InvalidOrderError
 from elimination_orders.graph import EliminationGraph
 from elimination_orders.objectives import Objective, Score, resolve_objective
@@ -110,6 +111,8 @@ class Search:
         self.reference: float | None = None
         self.question_limit = math.inf
         self.listener: Callable[[Search], None] | None = None
+        self.stopped = False
+        self._parent: Search | None = None
 
     def part(
         self,
@@ -134,6 +137,7 @@ class Search:
         search = Search(problem, self.seed, budget)
         search.question_limit = self.question_limit
         search.listener = listener
+        search._parent = self
         return search
 
     def offer(self, order: Sequence[int], cost: float, method: str) -> bool:
@@ -181,6 +185,8 @@ class Search:
     def is_over(self) -> bool:
         """Whether the budget is spent or nothing can be won any more."""
         budget = self.budget
+        if self._is_stopped():
+            return True
         if self.questions >= self.question_limit:
             return True
         if self.best_order is not None:
@@ -193,6 +199,9 @@ class Search:
             or self.evaluations - self._last_improvement >= budget.patience
             or (not math.isinf(budget.seconds) and self.seconds >= budget.seconds)
         )
+
+    def _is_stopped(self) -> bool:
+        return self.stopped or (self._parent is not None and self._parent._is_stopped())
 
     @property
     def is_sum(self) -> bool:
@@ -265,7 +274,7 @@ class Strategy(ABC):
         objective = resolve_objective(objective)
         budget = Budget.parse(self.max_time if max_time is None else max_time, self.max_evaluations)
         problem = number_problem(graph, objective)
-        seed = seed if self.seed is None else self.seed
+        seed = check_seed(seed if self.seed is None else self.seed)
         key = None if cache is None else cache.key(problem, objective, f"{self!r} {budget} {seed}")
         with ProgressLine(self.name, progress or self.progress) as line:
             search = Search(problem, seed, budget, line)

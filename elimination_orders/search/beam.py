@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from elimination_orders.checks import check_between
 from elimination_orders.search.base import Search, Strategy
 
 __all__ = ["Beam"]
@@ -25,6 +26,10 @@ class Beam(Strategy):
 
     width: int = 16
     branch: int = 6
+
+    def __post_init__(self) -> None:
+        check_between("width", self.width, 1)
+        check_between("branch", self.branch, 1)
 
     def run(self, search: Search) -> None:
         """Search once; the work is about ``n * width * branch`` eliminations."""

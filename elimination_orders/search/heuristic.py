@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from elimination_orders.errors import InvalidOrderError
-from elimination_orders.heuristics import HEURISTICS
+from elimination_orders.heuristics import HEURISTICS, check_names
 from elimination_orders.search.base import Search, Strategy
 
 __all__ = ["Heuristic"]
@@ -22,12 +21,7 @@ class Heuristic(Strategy):
     names: tuple[str, ...] = ("markowitz",)
 
     def __post_init__(self) -> None:
-        for name in self.names:
-            if name not in HEURISTICS:
-                raise InvalidOrderError(
-                    f"names: unknown heuristic {name!r}. Expected some of "
-                    f"{', '.join(map(repr, HEURISTICS))}."
-                )
+        check_names("names", self.names)
 
     @property
     def name(self) -> str:

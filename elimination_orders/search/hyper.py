@@ -9,12 +9,14 @@ from dataclasses import dataclass, replace
 
 from elimination_orders.bitgraph import BitProblem
 from elimination_orders.bounds import lower_bound
+from elimination_orders.checks import check_between
 from elimination_orders.errors import InvalidOrderError
 from elimination_orders.heuristics import CRITERIA, HEURISTICS, greedy_order
 from elimination_orders.reductions import reduce_problem
 from elimination_orders.search.annealing import MAX_LENGTH, Annealing
 from elimination_orders.search.base import Budget, Search, Strategy
 from elimination_orders.search.beam import Beam
+from elimination_orders.search.cuts import chain_order
 from elimination_orders.search.optimal import Optimal
 from elimination_orders.search.subset_dp import solve_by_subsets
 from elimination_orders.search.window import WindowDP, improve_by_windows
@@ -78,11 +80,28 @@ class Auto(Strategy):
         n = search.problem.n
         if search.is_sum:
             width, sweeps = (6, 3) if n <= 60 else (5, 2) if n <= 300 else (4, 1)
-            improve_by_windows(search, list(search.best_order or ()), width, sweeps, "windows")
+            starts = [list(search.best_order or ())]
+            if n <= MAX_LENGTH:
+                starts.append(_annealed_as_scalars(search))
+            for order in starts:
+                search.try_order(order, "annealing of the structure")
+                if search.is_over():
+                    return
+                improve_by_windows(search, order, width, sweeps, "windows")
         orders = int(min(40 * n, 1500, search.remaining))
         if orders > 0:
             search.budget = replace(search.budget, evaluations=search.evaluations + orders)
             Annealing(starts=(), round_evaluations=math.ceil(orders / n), levels=20).run(search)
+
+
+def _annealed_as_scalars(search: Search) -> list[int]:
+    """An order that is good where every product costs one, which takes next to no time to find."""
+    structure = search.problem.structure()
+    scalar = Search(structure, search.seed, Budget(evaluations=400 * structure.n))
+    for name in ("eliad", "markowitz"):
+        scalar.try_order(HEURISTICS[name](structure), name)
+    Annealing(starts=(), round_evaluations=400).run(scalar)
+    return list(scalar.best_order or ())
 
 
 def try_heuristics(search: Search) -> None:
@@ -110,6 +129,17 @@ def try_heuristics(search: Search) -> None:
         else:
             order = HEURISTICS[name](problem)
         search.try_order(order, name)
+    try_chain(search)
+
+
+def try_chain(search: Search) -> None:
+    """Offer the order of the vertices that everything runs through, if there are some."""
+    problem = search.problem
+    plain = isinstance(problem, BitProblem) or problem.plain
+    if plain and search.is_sum and problem.n > EXACT_LENGTH and not search.is_over():
+        order = chain_order(problem)
+        if order is not None:
+            search.try_order(order, "chain")
 
 
 def solve_in_parts(search: Search, solve: Callable[[Search], None]) -> None:
@@ -121,20 +151,24 @@ def solve_in_parts(search: Search, solve: Callable[[Search], None]) -> None:
     """
     problem = search.problem
     reduction = reduce_problem(problem)
-    if len(reduction.parts) == 1 and not reduction.prefix:
+    pieces = [s.problem for s in reduction.sections if s.problem is not None]
+    if len(reduction.sections) == 1 and pieces:
         solve(search)
         return
     place = {vertex: i for i, vertex in enumerate(search.best_order or ())}
-    # Small parts first: what they leave of the budget goes to the large ones.
-    parts = list(reversed(reduction.parts))
-    pieces = [problem.window(reduction.state, part)[0] for part in parts]
-    orders = [_ranked([place[vertex] for vertex in part]) for part in parts]
+    orders = [
+        _ranked([place[vertex] for vertex in section.vertices])
+        for section in reduction.sections
+        if section.problem is not None
+    ]
     costs = [piece.evaluate(order) for piece, order in zip(pieces, orders, strict=True)]
     unsolved = reduction.n_left
     # Where sums count, the costs of the parts add up to the whole but for a constant.
     additive = not isinstance(problem, BitProblem) or problem.weights[2] == 0
     interrupted = False
-    for i, piece in enumerate(pieces):
+    # Small parts first: what they leave of the budget goes to the large ones.
+    for i in sorted(range(len(pieces)), key=lambda i: pieces[i].n):
+        piece = pieces[i]
         outside = reduction.cost + sum(costs) - costs[i]
 
         def tell(inner: Search, outside: float = outside) -> None:
@@ -155,10 +189,7 @@ def solve_in_parts(search: Search, solve: Callable[[Search], None]) -> None:
             interrupted = True
         search.evaluations += inner.evaluations
         orders[i], costs[i] = list(inner.best_order or ()), inner.best_cost
-    order = list(reduction.prefix)
-    for part, inside in zip(parts, orders, strict=True):
-        order += [part[i] for i in inside]
-    search.try_order(order, "parts")
+    search.try_order(reduction.join(orders), "parts")
     if interrupted:
         raise KeyboardInterrupt
 
@@ -171,6 +202,7 @@ def _solve_part(search: Search, solve: Callable[[Search], None]) -> None:
     for name in ("eliad", "lowest_fill", "markowitz"):
         if search.problem.n <= 300 and not search.is_over():
             search.try_order(HEURISTICS[name](search.problem), name)
+    try_chain(search)
     if not search.is_over():
         solve(search)
 
@@ -202,6 +234,7 @@ class HyperPlanner(Strategy):
     parallel: int = 1
 
     def __post_init__(self) -> None:
+        check_between("parallel", int(self.parallel) if self.parallel is True else self.parallel, 1)
         for method in self.methods:
             self._strategy(method)
 
@@ -221,25 +254,40 @@ class HyperPlanner(Strategy):
             solve_in_parts(search, self._solve)
             return
         seeds = [search.seed + 7919 * k for k in range(self.parallel)]
+        others = [search.part(search.problem) for _ in seeds]
+        interrupted = False
         with ThreadPoolExecutor(self.parallel) as pool:
-            others = list(pool.map(lambda seed: self._alone(search, seed), seeds))
+            futures = [
+                pool.submit(self._alone, search, other, seed)
+                for other, seed in zip(others, seeds, strict=True)
+            ]
+            try:
+                for future in futures:
+                    future.result()
+            except KeyboardInterrupt:
+                interrupted = search.stopped = True  # the threads end by themselves
         for other in others:
             search.evaluations += other.evaluations
             search.offer(other.best_order or (), other.best_cost, other.best_method)
+        if interrupted:
+            raise KeyboardInterrupt
 
-    def _alone(self, search: Search, seed: int) -> Search:
-        other = search.part(search.problem)
+    def _alone(self, search: Search, other: Search, seed: int) -> None:
         other.seed = seed
         other.lower_bound = search.lower_bound
         other.offer(search.best_order or (), search.best_cost, search.best_method)
         solve_in_parts(other, self._solve)
-        return other
 
     def _solve(self, search: Search) -> None:
         n = search.problem.n
         if n <= EXACT_LENGTH and search.is_sum:
             Auto()._solve(search)
             return
+        if not isinstance(search.problem, BitProblem):
+            # Asking an algebra is slow: what "auto" finds is where to go on from.
+            budget = search.budget
+            Auto()._solve_tensor(search)
+            search.budget = budget
         for method in self.methods:
             if search.is_over():
                 return

@@ -15,7 +15,7 @@ from typing import Any
 
 from elimination_orders.bitgraph import BitProblem
 from elimination_orders.bounds import lower_bound, vertex_bounds
-from elimination_orders.reductions import false_twins, reduce_problem
+from elimination_orders.reductions import false_twins, first_settled, reduce_problem
 from elimination_orders.search.annealing import Annealing
 from elimination_orders.search.base import Search, Strategy
 from elimination_orders.search.subset_dp import solve_by_subsets
@@ -44,13 +44,14 @@ class Optimal(Strategy):
         require_sum(search.problem, self.name)
         problem = search.problem
         reduction = reduce_problem(problem)
-        order: list[int] = list(reduction.prefix)
+        orders = []
         gap: float = 0
-        for part in reduction.parts:
-            piece, _ = problem.window(reduction.state, part)
-            cost, best, least = solve_part(search, piece, self.max_states)
-            order += [part[i] for i in best]
-            gap += cost - least
+        for section in reduction.sections:
+            if section.problem is not None:
+                cost, best, least = solve_part(search, section.problem, self.max_states)
+                orders.append(best)
+                gap += cost - least
+        order = reduction.join(orders)
         # Sums at the edges between inputs and outputs are counted in every part, always as many, so
         # that the costs of the parts may add up to more or less than the whole; what they are above
         # their bounds adds up.
@@ -127,9 +128,9 @@ def _branch_and_bound(
             entry = (cost + sum(bounds), -len(order), number, done, cost, order, True)
             heapq.heappush(heap, entry)
             continue
-        first = reduce_problem(part).prefix[:1]
+        first = first_settled(part)
         # A vertex that may come first without loss leaves nothing to branch on.
-        for group in [first] if first else false_twins(part):
+        for group in false_twins(part) if first is None else [(first,)]:
             state = part.start()
             total = cost
             after = done

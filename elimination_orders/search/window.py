@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from elimination_orders.checks import check_between
 from elimination_orders.errors import InvalidObjectiveError
-from elimination_orders.heuristics import HEURISTICS
+from elimination_orders.heuristics import HEURISTICS, check_names
 from elimination_orders.search.base import Search, Strategy
-from elimination_orders.search.subset_dp import solve_by_subsets
+from elimination_orders.search.subset_dp import MAX_MEMBERS, solve_by_subsets
 
 __all__ = ["WindowDP", "improve_by_windows", "require_sum"]
 
@@ -30,6 +31,11 @@ class WindowDP(Strategy):
     width: int = 6
     starts: tuple[str, ...] = ("reverse", "eliad", "markowitz", "lowest_fill")
     sweeps: int = 20
+
+    def __post_init__(self) -> None:
+        check_between("width", self.width, 2, MAX_MEMBERS)
+        check_between("sweeps", self.sweeps, 1)
+        check_names("starts", self.starts)
 
     def run(self, search: Search) -> None:
         """Improve every start until its windows are optimal."""

@@ -178,7 +178,9 @@ def _found(order: str | Strategy, graph: ComputationalGraph) -> EliminationOrder
     if name == "search" and not planner_graph.is_scalar:
         # Every new product is a question to the edge algebra: a bounded number of them.
         order = "auto"
-    result = find_order(planner_graph, order)
+    result: OrderResult | FineResult = find_order(planner_graph, order)
+    if isinstance(result, FineResult):
+        return _finer(result, graph)
     vertices = tuple(int(vertex) for vertex in result.order)  # type: ignore[call-overload]
     return EliminationOrder(vertices, graph.fingerprint, name)
 

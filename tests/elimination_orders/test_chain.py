@@ -7,16 +7,20 @@ import random
 
 import numpy as np
 import pytest
-from planner_graphs import random_graph
+from planner_graphs import MatrixShapeAlgebra, random_graph
 
 from elimination_orders import (
+    OBJECTIVES,
     ChainStage,
     EliminationGraph,
     InvalidGraphError,
     InvalidOrderError,
     chain_of,
     find_chain_order,
+    find_order,
 )
+from elimination_orders.search.cuts import chain_order
+from elimination_orders.tensorgraph import TensorProblem, number_problem
 
 
 def random_chain(seed: int, length: int) -> list[ChainStage]:
@@ -217,3 +221,59 @@ def test_chain_of_tensor_sizes():
     assert find_chain_order(stages).cost < min(
         find_chain_order(stages).forward, find_chain_order(stages).reverse
     )
+
+
+# -- orders of the vertices that everything runs through -------------------------------------------
+
+
+def test_matrix_chains_are_bracketed_optimally():
+    # Widths that jump about: no rule of thumb brackets such a product well.
+    rng = random.Random(2)
+    widths = [rng.choice([2, 5, 10, 40, 100]) for _ in range(31)]
+    triples = [(i, i + 1, (widths[i + 1], widths[i])) for i in range(30)]
+    graph = EliminationGraph([0], [30], triples, MatrixShapeAlgebra())
+    stages = [
+        ChainStage(rows, columns, matrix=True) for columns, rows in itertools.pairwise(widths)
+    ]
+    result = find_order(graph)
+    assert result.cost == find_chain_order(stages).cost
+    assert result.method == "auto: chain"
+
+
+def test_blocks_of_a_chain():
+    # Ten blocks with a branch each, of ten widths: 686,470 multiplications and additions when
+    # heuristics and windows alone need 1,003,334.
+    class Shapes(MatrixShapeAlgebra):
+        def merge(self, a, b):
+            return a, a[0] * a[1]
+
+    rng = random.Random(3)
+    widths = [rng.choice([2, 5, 10, 40, 100]) for _ in range(26)]
+    triples = []
+    for i, (old, new) in enumerate(itertools.pairwise(widths)):
+        here, branch, sum_ = ("c", i), ("h", i), ("k", i)
+        triples += [(here, branch, (old, old)), (branch, sum_, (old, old))]
+        triples += [(here, sum_, (old, old)), (sum_, ("c", i + 1), (new, old))]
+    graph = EliminationGraph([("c", 0)], [("c", 25)], triples, Shapes())
+    result = find_order(graph)
+    others = (find_order(graph, name).cost for name in ("forward", "reverse", "markowitz"))
+    assert result.cost <= 686_470 < 0.7 * min(others)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_chain_orders_are_orders(seed):
+    graph = random_graph(seed, 14, n_inputs=1 + seed % 3, n_outputs=1 + seed % 2, density=0.12)
+    for objective in ("muls", "unit_muls"):
+        problem = number_problem(graph, OBJECTIVES[objective])
+        order = chain_order(problem)
+        tensor = chain_order(TensorProblem.from_graph(graph, OBJECTIVES[objective]))
+        assert (order is None) == (tensor is None)
+        if order is not None:
+            assert sorted(order) == sorted(tensor) == list(range(problem.n))
+        assert order is not None or len(chain_of(graph)) < 3
+
+
+def test_chain_order_gives_up_on_slow_algebras():
+    triples = [(i, i + 1, (2 + i % 7, 2 + (i + 6) % 7)) for i in range(20)]
+    graph = EliminationGraph([0], [20], triples, MatrixShapeAlgebra())
+    assert chain_order(number_problem(graph, OBJECTIVES["muls"]), max_questions=10) is None

@@ -1,15 +1,18 @@
 """Tie sets, greedy orders and the reductions that come before every search."""
 
 import itertools
+import random
 
 import pytest
 from hypothesis import given
 from planner_graphs import TASKS, examples, layered_graph, load_task, random_graph, small_graphs
 
 from elimination_orders import OBJECTIVES, EliminationGraph, elimination_cost
+from elimination_orders.bitgraph import BitState
 from elimination_orders.heuristics import CRITERIA, HEURISTICS, greedy_order, tie_set
 from elimination_orders.reductions import false_twins, independent_parts, reduce_problem
 from elimination_orders.search.subset_dp import solve_by_subsets
+from elimination_orders.segments import find_segments
 from elimination_orders.tensorgraph import number_problem
 
 
@@ -98,14 +101,9 @@ def test_a_greedy_order_can_be_given_up():
 
 def optimum_after_reduction(problem, **options):
     reduction = reduce_problem(problem, **options)
-    cost = reduction.cost
-    order = list(reduction.prefix)
-    for part in reduction.parts:
-        piece, _ = problem.window(reduction.state, part)
-        best, inside = solve_by_subsets(piece)
-        cost += best
-        order += [part[i] for i in inside]
-    return cost, order
+    solved = [solve_by_subsets(s.problem) for s in reduction.sections if s.problem is not None]
+    cost = reduction.cost + sum(best for best, _ in solved)
+    return cost, reduction.join([order for _, order in solved])
 
 
 @pytest.mark.parametrize("chains", [False, True])
@@ -131,6 +129,58 @@ def test_parts_keep_the_optimum_of_other_objectives(objective, graph):
     problem = problem_of(graph, objective)
     _, order = optimum_after_reduction(problem)
     assert problem.evaluate(order) == solve_by_subsets(problem)[0]
+
+
+def block_graph(seed):
+    """Blocks behind each other, of which many end in one vertex; some vertices bypass a block."""
+    rng = random.Random(seed)
+    inputs = [f"x{i}" for i in range(rng.randint(1, 4))]
+    front, known, edges = inputs, list(inputs), []
+    n = rng.randint(4, 13)
+    while len(known) < n + len(inputs):
+        block: list = []
+        sources = front if rng.random() < 0.5 else rng.sample(known, min(len(known), 3))
+        for _ in range(rng.randint(1, 4)):
+            pool = [*sources, *block]
+            vertex = len(known)
+            edges += [(u, vertex) for u in rng.sample(pool, min(len(pool), rng.randint(1, 2)))]
+            block.append(vertex)
+            known.append(vertex)
+        front = block[-1:] if rng.random() < 0.5 else block
+    outputs = [f"y{i}" for i in range(rng.randint(1, 3))]
+    for output in outputs:
+        edges += [(u, output) for u in rng.sample(front, min(len(front), rng.randint(1, 2)))]
+    extra = [vertex for vertex in known[len(inputs) :] if rng.random() < 0.05]
+    return EliminationGraph(inputs, [*outputs, *extra], edges)
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_segments_keep_the_optimum(seed):
+    problem = problem_of(block_graph(seed))
+    cost, order = optimum_after_reduction(problem)
+    assert sorted(order) == list(range(problem.n))
+    assert cost == problem.evaluate(order) == solve_by_subsets(problem)[0]
+
+
+def test_a_segment_is_a_section_of_its_own():
+    # x0, x1 -> a, b -> c => d => e, f -> y0, y1, with two diamonds in a row between c and d.
+    edges = [("x0", 1), ("x0", 2), ("x1", 1), ("x1", 2), (1, 3), (2, 3)]
+    edges += [(3, 4), (3, 5), (4, 6), (5, 6), (4, 7), (5, 7), (6, 8), (7, 8)]
+    edges += [(8, 9), (8, 10), (9, "y0"), (10, "y0"), (9, "y1"), (10, "y1")]
+    graph = EliminationGraph(["x0", "x1"], ["y0", "y1"], edges)
+    segments = find_segments(BitState(problem_of(graph)), range(10), 10)
+    assert segments == [(3, 4, 5, 6)]
+
+
+def test_the_ends_of_a_chain_may_not_come_first():
+    # 30 with a and b before c, 24 with c first: no segments, because both ends are wide.
+    edges = [(f"x{i}", "a" if i < 5 else "b") for i in range(10)]
+    edges += [("a", "c"), ("b", "c"), ("c", "y0"), ("c", "y1")]
+    graph = EliminationGraph([f"x{i}" for i in range(10)], ["y0", "y1"], edges)
+    assert elimination_cost(graph, ["a", "b", "c"]) == 30
+    assert elimination_cost(graph, ["c", "a", "b"]) == 24
+    assert find_segments(BitState(problem_of(graph)), range(3), 3) == []
+    assert optimum_after_reduction(problem_of(graph))[0] == 24
 
 
 def test_propane_reduces_to_nothing():
