@@ -1,8 +1,9 @@
-"""Five-point differences of the heat equation on an N x N grid, written in three ways.
+"""The heat equation with radiation, dw/dt = w_xx + w_yy - w^4, on an N x N grid, in three ways.
 
-With `jnp.roll` (a torus, 5 N^2 nonzeros), with padding and slices, and as a convolution whose 3 x 3
+The radiation keeps the Jacobian from being a constant, which a compiler would evaluate. Neighbours:
+with `jnp.roll` (a torus, 5 N^2 nonzeros), with padding and slices, and as a convolution whose 3 x 3
 kernel has zeros in its corners (both zero outside of the square, 5 N^2 - 4 N nonzeros; an analysis
-that does not look at the kernel finds 9 N^2 - 12 N + 4). The Jacobian is constant.
+that does not look at the kernel finds 9 N^2 - 12 N + 4).
 
 Source: any textbook, e.g. R. J. LeVeque, "Finite Difference Methods for Ordinary and Partial
 Differential Equations" (2007), section 3.2.
@@ -31,7 +32,7 @@ def heat_roll(w: jax.Array) -> jax.Array:
     """On a torus; (N^2,) -> (N^2,)."""
     n, grid = _grid(w)
     neighbours = sum(jnp.roll(grid, shift, axis) for axis in (0, 1) for shift in (1, -1))
-    return ((neighbours - 4.0 * grid) * float(n * n)).reshape(-1)
+    return ((neighbours - 4.0 * grid) * float(n * n) - grid**4).reshape(-1)
 
 
 def heat_slices(w: jax.Array) -> jax.Array:
@@ -39,7 +40,7 @@ def heat_slices(w: jax.Array) -> jax.Array:
     n, grid = _grid(w)
     padded = jnp.pad(grid, 1)
     neighbours = padded[:-2, 1:-1] + padded[2:, 1:-1] + padded[1:-1, :-2] + padded[1:-1, 2:]
-    return ((neighbours - 4.0 * grid) * float(n * n)).reshape(-1)
+    return ((neighbours - 4.0 * grid) * float(n * n) - grid**4).reshape(-1)
 
 
 def heat_convolution(w: jax.Array) -> jax.Array:
@@ -47,12 +48,12 @@ def heat_convolution(w: jax.Array) -> jax.Array:
     n, grid = _grid(w)
     kernel = jnp.asarray(STENCIL * n * n, w.dtype)
     result = lax.conv_general_dilated(grid[None, None], kernel[None, None], (1, 1), "SAME")
-    return result.reshape(-1)
+    return result.reshape(-1) - w**4
 
 
 def _by_hand(w: jax.Array) -> tuple[jax.Array, ...]:
     scale = float(w.size)
-    return jnp.full((w.size,), -4.0 * scale, w.dtype), jnp.full((4, w.size), scale, w.dtype)
+    return -4.0 * (scale + w**3), jnp.full((4, w.size), scale, w.dtype)
 
 
 def make(
