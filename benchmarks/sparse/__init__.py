@@ -1,4 +1,4 @@
-"""The suite `sparse`: sparse Jacobians and Hessians against colouring and against hand-written code.
+"""The suite `sparse`: sparse Jacobians and Hessians against colouring and hand-written code.
 
     python -m benchmarks sparse          every problem
     python -m benchmarks.sparse NAME     one of them

@@ -1,8 +1,8 @@
 """Runs the suite `sparse`: `python -m benchmarks.sparse [PROBLEM ...]`, all of them by default.
 
 Each problem runs in a process of its own, so that no method finds the caches of another problem and
-one that hangs or dies takes nothing with it. Numbers go to benchmarks/results/local/sparse/, one file a
-problem; the tables are made of all the files that lie there.
+one that hangs or dies takes nothing with it. Numbers go to benchmarks/results/local/sparse/, one
+file a problem; the tables are made of all the files that lie there.
 """
 
 import argparse
@@ -93,7 +93,7 @@ def write_tables() -> str:
     versions = found[0]["provenance"] if found else provenance()
     text = "\n".join(
         [
-            f"Python {versions['python']}, JAX {versions['jax']}, {', '.join(versions['devices'])}.",
+            "Python {python}, JAX {jax}, {machine}.".format(**versions),
             CAPTION,
             "",
             sparse_table(reports),
@@ -127,7 +127,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name in options.problems:
             worker(name, options.rounds, options.max_seconds)
         return 0
-    return run(options.problems, rounds=options.rounds, max_seconds=options.max_seconds)
+    failed = run(options.problems, rounds=options.rounds, max_seconds=options.max_seconds)
+    return min(failed, 1)
 
 
 if __name__ == "__main__":

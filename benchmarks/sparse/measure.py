@@ -135,9 +135,7 @@ def measure_dense(
         calls["ours, dense"] = compiled(jacve(ours), instance.x)[0]
         report.outcomes = {name: Outcome() for name in calls}
         for name in ("ours", "by hand", "asdex"):
-            prepared, report.outcomes[name] = _prepare(
-                METHODS[name], instance, problem.kind, 60.0
-            )
+            prepared, report.outcomes[name] = _prepare(METHODS[name], instance, problem.kind, 60.0)
             if prepared is not None:
                 calls[name] = prepared.call
         _time(report, calls, instance.x, rounds, max_seconds)
@@ -145,8 +143,9 @@ def measure_dense(
 
 
 def _warm_up(instance: Instance, kind: str) -> None:
-    """Loads what every first use loads (backend, compiled planner), so that no method pays for it."""
-    jax.block_until_ready(OURS[kind](lambda x: jnp.sum(jnp.sin(x)) * x if kind == "jacobian" else jnp.sum(x**3))(jnp.ones(3)))
+    """Loads what every first use loads (backend, compiled planner): no method pays for it."""
+    small = (lambda x: jnp.sum(x**3)) if kind == "hessian" else (lambda x: jnp.sum(jnp.sin(x)) * x)
+    jax.block_until_ready(OURS[kind](small)(jnp.ones(3)))
     jax.block_until_ready(jax.jit(instance.fun)(instance.x))
 
 

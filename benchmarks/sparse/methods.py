@@ -1,7 +1,7 @@
 """Ways to obtain the entries of a sparse derivative: this package, asdex, sparsejac, by hand.
 
-Each is prepared up to a compiled function from x to the array of its entries, and says how long that
-took, how many entries it stores and how much memory the compiled program takes.
+Each is prepared up to a compiled function from x to the array of its entries, and says how long
+that took, how many entries it stores and how much memory the compiled program takes.
 """
 
 import importlib
@@ -136,17 +136,17 @@ def asdex(instance: Instance, kind: str) -> Prepared:
     start = time.perf_counter()
     pattern = getattr(package, f"{kind}_sparsity")(instance.fun, instance.x)
     detection = time.perf_counter() - start
-    candidates = []
+    candidates: list[tuple[float, Prepared]] = []
+    fewest = None
     for mode in ASDEX_MODES[kind]:
         start = time.perf_counter()
         colouring = getattr(package, f"{kind}_coloring_from_sparsity")(pattern, mode=mode)
         seconds = detection + time.perf_counter() - start
-        if candidates and colouring.num_colors > 4 * candidates[0][1].colours:
+        if fewest is not None and colouring.num_colors > 4 * fewest:
             continue
+        fewest = min(fewest or colouring.num_colors, colouring.num_colors)
         derivative = getattr(package, f"{kind}_from_coloring")(instance.fun, colouring)
-        call, plan, build, temp = compiled(
-            lambda x, derivative=derivative: derivative(x).data, instance.x
-        )
+        call, plan, build, temp = compiled(_data_of(derivative), instance.x)
         data = np.asarray(call(instance.x))
         error = _error(instance, np.asarray(pattern.rows), np.asarray(pattern.cols), data)
         prepared = Prepared(
@@ -178,7 +178,7 @@ def sparsejac(instance: Instance, kind: str) -> Prepared:
     start = time.perf_counter()
     derivative = package.jacfwd(fun, jax_sparse.BCOO((ones, indices), shape=shape))
     seconds = time.perf_counter() - start
-    call, plan, build, temp = compiled(lambda x: derivative(x).data, instance.x)
+    call, plan, build, temp = compiled(_data_of(derivative), instance.x)
     error = _error(instance, rows, cols, np.asarray(call(instance.x)))
     return Prepared(call, len(rows), seconds + plan, build, temp, error=error)
 
@@ -191,6 +191,11 @@ METHODS: dict[str, Callable[[Instance, str], Prepared]] = {
     "asdex": asdex,
     "sparsejac": sparsejac,
 }
+
+
+def _data_of(derivative: Callable[..., Any]) -> Callable[[jax.Array], jax.Array]:
+    """The entries of a BCOO matrix; its indices are constants that need not be copied."""
+    return lambda x: derivative(x).data
 
 
 def _quick(call: Callable[[jax.Array], Any], x: jax.Array) -> float:

@@ -1,7 +1,7 @@
 """Problems with a sparse Jacobian or Hessian, one family per file.
 
-`SPARSE_PROBLEMS` holds them by name. Each makes a function of one vector, an input, and the entries of
-its derivative written by hand.
+`SPARSE_PROBLEMS` holds them by name. Each makes a function of one vector, an input, and the entries
+of its derivative written by hand.
 """
 
 from benchmarks.problems.sparse import (

@@ -41,6 +41,4 @@ def make(n: int, dtype: Any, seed: int) -> Instance:
     return Instance(equations.brusselator_flat, x, _by_hand, rows, cols)
 
 
-PROBLEMS = tuple(
-    SparseProblem(f"brusselator_{n}", make, n, 4, equations.SOURCE) for n in (64, 128)
-)
+PROBLEMS = tuple(SparseProblem(f"brusselator_{n}", make, n, 4, equations.SOURCE) for n in (64, 128))

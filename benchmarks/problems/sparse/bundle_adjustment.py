@@ -1,7 +1,8 @@
 r"""Bundle adjustment: residuals of points seen by cameras with radial distortion.
 
-A camera has nine parameters (rotation vector, translation, focal length, two of distortion), a point
-three; each observation gives two residuals that depend on one camera and one point: 24 nonzeros.
+A camera has nine parameters (rotation vector, translation, focal length, two of distortion), a
+point three; each observation gives two residuals that depend on one camera and one point: 24
+nonzeros.
 
 Source: S. Agarwal, N. Snavely, S. Seitz, R. Szeliski, "Bundle adjustment in the large", ECCV 2010
 (camera model as in its data set). Derivative of the rotation by hand: G. Gallego, A. Yezzi, "A
@@ -61,9 +62,7 @@ def _blocks(cameras: jax.Array, points: jax.Array) -> tuple[jax.Array, jax.Array
     distortion = 1.0 + radius * (k1 + radius * k2)
     slope = 2.0 * (k1 + 2.0 * radius * k2)
     outer = plane[:, :, None] * plane[:, None, :]
-    by_plane = focal * (
-        distortion[:, None, None] * eye[:2, :2] + slope[:, None, None] * outer
-    )
+    by_plane = focal * (distortion[:, None, None] * eye[:2, :2] + slope[:, None, None] * outer)
     flat = jnp.broadcast_to(-eye[:2, :2], (len(points), 2, 2))
     plane_by_seen = jnp.concatenate([flat, -plane[:, :, None]], axis=2) / seen[:, 2, None, None]
     by_seen = by_plane @ plane_by_seen
@@ -81,7 +80,7 @@ def _blocks(cameras: jax.Array, points: jax.Array) -> tuple[jax.Array, jax.Array
 
 
 def make(n: int, dtype: Any, seed: int) -> Instance:
-    """n cameras, 25 n points and 100 n observations, at most half of all pairs of the two."""
+    """A scene of n cameras, 25 n points and 100 n observations, at most half of all pairs."""
     points = 25 * n
     observations = min(100 * n, n * points // 2)
     generator = np.random.default_rng(seed)

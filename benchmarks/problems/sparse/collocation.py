@@ -6,8 +6,8 @@ A step's unknowns are position p, q, heading, speed, steering angle and accelera
 
 and each step contributes four defects  s_{k+1} - s_k - h/2 (s'_k + s'_{k+1}):  22 nonzeros.
 
-Source: M. Kelly, "An introduction to trajectory optimization", SIAM Review 59 (2017), section 3; the
-kinematic bicycle model as in R. Rajamani, "Vehicle Dynamics and Control" (2012), section 2.2.
+Source: M. Kelly, "An introduction to trajectory optimization", SIAM Review 59 (2017), section 3;
+the kinematic bicycle model as in R. Rajamani, "Vehicle Dynamics and Control" (2012), section 2.2.
 """
 
 from typing import Any

@@ -1,4 +1,6 @@
-r"""A smoothed total variation on a random graph, f(x) = sum_(i,j) log cosh(x_i - x_j) + |x - b|^2 / 2.
+r"""A smoothed total variation on a random graph.
+
+    f(x) = sum_(i,j) log cosh(x_i - x_j) + |x - b|^2 / 2
 
 The Hessian is the graph's Laplacian with weights 1 / cosh^2, plus the identity: n + 2 |edges|
 nonzeros. Three edges per vertex, all distinct.

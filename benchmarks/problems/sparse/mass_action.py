@@ -1,7 +1,7 @@
 """Mass-action kinetics of random reactions A + B -> C: rates by a gather, balances by scatter-add.
 
-Three reactions per species. The number of nonzeros is that of the distinct pairs (species, reactant)
-that share a reaction; a reactant's own column adds up over all of its reactions.
+Three reactions per species. The number of nonzeros is that of the distinct pairs (species,
+reactant) that share a reaction; a reactant's own column adds up over all of its reactions.
 
 Source: M. Feinberg, "Foundations of Chemical Reaction Network Theory" (2019), section 2.2.
 """
@@ -35,9 +35,7 @@ def make(n: int, dtype: Any, seed: int) -> Instance:
         partials = constants * jnp.stack([x[second], x[first]])
         return assembly(jnp.stack([-partials, -partials, partials]))
 
-    return Instance(
-        mass_action, uniform(seed + 2, n, dtype), by_hand, assembly.rows, assembly.cols
-    )
+    return Instance(mass_action, uniform(seed + 2, n, dtype), by_hand, assembly.rows, assembly.cols)
 
 
 SOURCE = "Feinberg, Foundations of Chemical Reaction Network Theory (2019), section 2.2"

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.problems.sparse.problem import Instance, SparseProblem, bands, joined, uniform
+from benchmarks.problems.sparse.problem import Instance, SparseProblem, joined, uniform
 
 
 def rosenbrock(x: jax.Array) -> jax.Array:

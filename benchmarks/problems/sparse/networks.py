@@ -1,9 +1,9 @@
 """Small networks whose Jacobian is sparse: one MLP per node, messages on a ring, a deep 1D CNN.
 
 Sources: M. Zaheer et al., "Deep Sets" (arXiv 1703.06114) for a network that is applied to each
-element; P. Battaglia et al., "Relational inductive biases, deep learning, and graph networks" (arXiv
-1806.01261), section 3.2, for messages and `segment_sum`; Y. LeCun et al., "Gradient-based learning
-applied to document recognition", Proc. IEEE 86 (1998), for convolutions.
+element; P. Battaglia et al., "Relational inductive biases, deep learning, and graph networks"
+(arXiv 1806.01261), section 3.2, for messages and `segment_sum`; Y. LeCun et al., "Gradient-based
+learning applied to document recognition", Proc. IEEE 86 (1998), for convolutions.
 """
 
 from typing import Any
@@ -13,7 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from benchmarks.problems.sparse.problem import Instance, SparseProblem, bands, joined, uniform
+from benchmarks.problems.sparse.problem import (
+    Instance,
+    SparseProblem,
+    bands,
+    joined,
+    total,
+    uniform,
+)
 
 FEATURES = 4  # of a node, in the MLP
 NODE = 2  # of a node, in the graph network
@@ -27,7 +34,7 @@ def _weights(seed: int, shape: tuple[int, ...], dtype: Any) -> jax.Array:
 
 
 def make_mlp(n: int, dtype: Any, seed: int) -> Instance:
-    """n nodes of four features, each through the same two layers; 16 n nonzeros."""
+    """A network of n nodes of four features, each through the same two layers; 16 n nonzeros."""
     inner = _weights(seed + 1, (FEATURES, 2 * HIDDEN), dtype)
     outer = _weights(seed + 2, (2 * HIDDEN, FEATURES), dtype)
 
@@ -48,10 +55,8 @@ def make_mlp(n: int, dtype: Any, seed: int) -> Instance:
 
 
 def make_ring(n: int, dtype: Any, seed: int) -> Instance:
-    """n >= 3 nodes of two features, one round of messages from both neighbours; 12 n nonzeros."""
-    w_sender, w_receiver, w_own = (
-        _weights(seed + k, (NODE, HIDDEN), dtype) for k in (1, 2, 3)
-    )
+    """A ring of n >= 3 nodes of two features, messages from both neighbours; 12 n nonzeros."""
+    w_sender, w_receiver, w_own = (_weights(seed + k, (NODE, HIDDEN), dtype) for k in (1, 2, 3))
     w_sum = _weights(seed + 4, (HIDDEN, HIDDEN), dtype)
     w_out = _weights(seed + 5, (HIDDEN, NODE), dtype)
     nodes = np.arange(n)
@@ -94,9 +99,7 @@ def make_ring(n: int, dtype: Any, seed: int) -> Instance:
 def make_cnn(n: int, dtype: Any, seed: int) -> Instance:
     """Three convolutions of three taps over n points (1, 4, 4, 1 channels); 7 n - 12 nonzeros."""
     widths = (1, CHANNELS, CHANNELS, 1)
-    kernels = [
-        _weights(seed + k + 1, (KERNEL, widths[k], widths[k + 1]), dtype) for k in range(3)
-    ]
+    kernels = [_weights(seed + k + 1, (KERNEL, widths[k], widths[k + 1]), dtype) for k in range(3)]
     reach = KERNEL // 2
 
     def convolve(h: jax.Array, kernel: jax.Array) -> jax.Array:
@@ -121,7 +124,7 @@ def make_cnn(n: int, dtype: Any, seed: int) -> Instance:
             width = band.shape[1]
             around = jnp.pad(slope, ((width // 2, width // 2), (0, 0)))
             band = band * jnp.stack([around[d : d + n] for d in range(width)], axis=1)
-            band = sum(
+            band = total(
                 jnp.pad(band @ kernel[tap].T, ((0, 0), (tap, 2 * reach - tap), (0, 0)))
                 for tap in range(KERNEL)
             )

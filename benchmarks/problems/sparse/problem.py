@@ -1,6 +1,7 @@
 """What a problem with a sparse derivative is: a function, an input, and the derivative by hand."""
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -66,7 +67,8 @@ class SparseProblem:
 
     Attributes:
         name: short name, unique among the sparse problems.
-        make: `make(n, dtype, seed)` gives the instance of size n; what n counts is in its docstring.
+        make: `make(n, dtype, seed)` gives the instance of size n; its docstring says what n
+            counts.
         size: n of the benchmark.
         small: n of the tests, where the derivative is compared with a dense one.
         source: where the equations are published.
@@ -113,6 +115,11 @@ def joined(*parts: Positions) -> Positions:
     """Positions of several arrays, one after the other."""
     rows, cols = zip(*parts, strict=True)
     return np.concatenate([r.ravel() for r in rows]), np.concatenate([c.ravel() for c in cols])
+
+
+def total(parts: Iterable[jax.Array]) -> jax.Array:
+    """Sum of at least one array."""
+    return functools.reduce(jnp.add, parts)
 
 
 class Assembly:

@@ -1,7 +1,7 @@
 r"""Torsion energy of a chain of atoms, sum over four consecutive atoms of 1 + cos(3 phi).
 
-phi is the dihedral angle; cos(3 phi) = 4 cos^3(phi) - 3 cos(phi) needs no arctangent. Atoms interact up
-to the third neighbour: blocks of 3 x 3 in seven block diagonals, 9 (7 n - 12) nonzeros.
+phi is the dihedral angle; cos(3 phi) = 4 cos^3(phi) - 3 cos(phi) needs no arctangent. Atoms
+interact up to the third neighbour: blocks of 3 x 3 in seven block diagonals, 9 (7 n - 12) nonzeros.
 
 Source: A. D. MacKerell et al., "All-atom empirical potential for molecular modeling and dynamics
 studies of proteins", J. Phys. Chem. B 102 (1998), equation (1), dihedral term.
@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.problems.sparse.problem import Instance, SparseProblem, uniform
+from benchmarks.problems.sparse.problem import Instance, SparseProblem, total, uniform
 
 ATOMS = 4  # of a dihedral
 
@@ -45,7 +45,7 @@ def _by_hand(x: jax.Array) -> tuple[jax.Array, ...]:
     quads = jnp.stack([atoms[k : k + count] for k in range(ATOMS)], axis=1)
     blocks = jax.vmap(jax.hessian(energy))(quads)  # [dihedral, atom, xyz, atom, xyz]
     return tuple(
-        sum(
+        total(
             jnp.pad(blocks[:, k, :, k + d], ((k, n - count - k), (0, 0), (0, 0)))
             for k in range(max(0, -d), min(ATOMS, ATOMS - d))
         )
