@@ -17,12 +17,12 @@ import numpy as np
 from jax.experimental import sparse as jax_sparse
 
 from benchmarks.problems.sparse import Instance
-from graphax_lapl import jacve
+from graphax_lapl import hessve, jacve
 
 #: What this package is asked for, by the kind of derivative.
 OURS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
     "jacobian": lambda fun: jacve(fun, sparse_representation=True),
-    "hessian": lambda fun: jacve(jax.grad(fun), sparse_representation=True),
+    "hessian": lambda fun: hessve(fun, sparse_representation=True),
 }
 
 ASDEX_MODES = {
