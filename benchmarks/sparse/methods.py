@@ -1,0 +1,223 @@
+"""Ways to obtain the entries of a sparse derivative: this package, asdex, sparsejac, by hand.
+
+Each is prepared up to a compiled function from x to the array of its entries, and says how long
+that took, how many entries it stores and how much memory the compiled program takes.
+"""
+
+import importlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import sparse as jax_sparse
+
+from benchmarks.problems.sparse import Instance
+from graphax_lapl import hessve, jacve
+
+#: What this package is asked for, by the kind of derivative.
+OURS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
+    "jacobian": lambda fun: jacve(fun, sparse_representation=True),
+    "hessian": lambda fun: hessve(fun, sparse_representation=True),
+}
+
+ASDEX_MODES = {
+    "jacobian": ("fwd", "rev"),
+    "hessian": ("fwd_over_rev", "rev_over_fwd", "rev_over_rev"),
+}
+
+# A pattern whose rows hold more than so many pairs of entries makes sparsejac's graph of conflicts
+# too large to build.
+CONFLICT_LIMIT = 3_000_000
+
+
+class Unavailable(Exception):
+    """A method cannot be measured here; the message says why."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A method, ready to be timed.
+
+    Attributes:
+        call: compiled function from x to the entries.
+        nse: number of entries that it stores, None where no matrix is stored.
+        plan_seconds: tracing, and planning or detection and colouring.
+        compile_seconds: XLA's part.
+        temp_bytes: temporary memory of the compiled program.
+        colours: number of compressed rows or columns.
+        error: largest difference from the derivative by hand, relative to its largest entry, at the
+            benchmark's size and in its precision.
+        note: what a reader should know.
+    """
+
+    call: Callable[[jax.Array], Any]
+    nse: int | None
+    plan_seconds: float
+    compile_seconds: float
+    temp_bytes: int | None
+    colours: int | None = None
+    error: float | None = None
+    note: str = ""
+
+
+def peer(name: str) -> ModuleType:
+    """An optional package.
+
+    Raises:
+        Unavailable: it is not installed.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise Unavailable(
+            f'{name} does not import here ({error}); install it with pip install -e ".[peers]"'
+        ) from error
+
+
+def compiled(
+    fun: Callable[[jax.Array], Any], x: jax.Array
+) -> tuple[Callable[[jax.Array], Any], float, float, int | None]:
+    """Jitted function, seconds to trace and to compile it, bytes of temporary memory."""
+    jitted = jax.jit(fun)
+    start = time.perf_counter()
+    lowered = jitted.lower(x)
+    traced = time.perf_counter()
+    program = lowered.compile()
+    done = time.perf_counter()
+    memory = program.memory_analysis()
+    temp = None if memory is None else int(memory.temp_size_in_bytes)
+    return jitted, traced - start, done - traced, temp
+
+
+def ours(instance: Instance, kind: str) -> Prepared:
+    """This package, as one array of entries in row-major order (`to_bcoo().data`)."""
+    derivative = OURS[kind](instance.fun)
+    call, plan, build, temp = compiled(lambda x: derivative(x).to_bcoo().data, instance.x)
+    result = derivative(instance.x)
+    matrix = result.to_bcoo()
+    rows, cols = np.asarray(matrix.indices).T
+    error = _error(instance, rows, cols, np.asarray(call(instance.x)))
+    note = f"{len(result.structure.terms)} terms"
+    return Prepared(call, matrix.nse, plan, build, temp, error=error, note=note)
+
+
+def ours_raw(instance: Instance, kind: str) -> Prepared:
+    """This package, as the values of each term (`SparseJacobian`), not assembled."""
+    call, plan, build, temp = compiled(OURS[kind](instance.fun), instance.x)
+    result = call(instance.x)
+    stored = sum(value.size for value in result.values)
+    return Prepared(call, stored, plan, build, temp)
+
+
+def by_hand(instance: Instance, kind: str) -> Prepared:
+    """What somebody writes who knows the structure."""
+    call, plan, build, temp = compiled(instance.by_hand, instance.x)
+    return Prepared(call, instance.nse, plan, build, temp)
+
+
+def function(instance: Instance, kind: str) -> Prepared:
+    """The function itself, for a Hessian with its gradient."""
+    fun = instance.fun if kind == "jacobian" else jax.value_and_grad(instance.fun)
+    call, plan, build, temp = compiled(fun, instance.x)
+    return Prepared(call, None, plan, build, temp)
+
+
+def asdex(instance: Instance, kind: str) -> Prepared:
+    """asdex: detection, colouring, compressed products; the fastest of its modes.
+
+    Planning time is that of detection and of the colouring that is taken.
+    """
+    package = peer("asdex")
+    start = time.perf_counter()
+    pattern = getattr(package, f"{kind}_sparsity")(instance.fun, instance.x)
+    detection = time.perf_counter() - start
+    candidates: list[tuple[float, Prepared]] = []
+    fewest = None
+    for mode in ASDEX_MODES[kind]:
+        start = time.perf_counter()
+        colouring = getattr(package, f"{kind}_coloring_from_sparsity")(pattern, mode=mode)
+        seconds = detection + time.perf_counter() - start
+        if fewest is not None and colouring.num_colors > 4 * fewest:
+            continue
+        fewest = min(fewest or colouring.num_colors, colouring.num_colors)
+        derivative = getattr(package, f"{kind}_from_coloring")(instance.fun, colouring)
+        call, plan, build, temp = compiled(_data_of(derivative), instance.x)
+        data = np.asarray(call(instance.x))
+        error = _error(instance, np.asarray(pattern.rows), np.asarray(pattern.cols), data)
+        prepared = Prepared(
+            call,
+            pattern.nnz,
+            seconds + plan,
+            build,
+            temp,
+            colouring.num_colors,
+            error,
+            f"{mode}, {colouring.num_colors} colours",
+        )
+        candidates.append((_quick(call, instance.x), prepared))
+    return min(candidates, key=lambda candidate: candidate[0])[1]
+
+
+def sparsejac(instance: Instance, kind: str) -> Prepared:
+    """sparsejac, forward mode, with the true pattern given to it."""
+    package = peer("sparsejac")
+    rows, cols = instance.coordinates()
+    if int((np.bincount(rows).astype(np.int64) ** 2).sum()) > CONFLICT_LIMIT:
+        raise Unavailable("rows too full for its graph of conflicting columns")
+    shape = (int(jax.eval_shape(instance.fun, instance.x).size), instance.x.size)
+    fun = instance.fun
+    if kind == "hessian":
+        fun, shape = jax.grad(instance.fun), (instance.x.size, instance.x.size)
+    indices = jnp.asarray(np.stack([rows, cols], axis=1))
+    ones = jnp.ones(len(rows), instance.x.dtype)
+    start = time.perf_counter()
+    derivative = package.jacfwd(fun, jax_sparse.BCOO((ones, indices), shape=shape))
+    seconds = time.perf_counter() - start
+    call, plan, build, temp = compiled(_data_of(derivative), instance.x)
+    error = _error(instance, rows, cols, np.asarray(call(instance.x)))
+    return Prepared(call, len(rows), seconds + plan, build, temp, error=error)
+
+
+METHODS: dict[str, Callable[[Instance, str], Prepared]] = {
+    "ours": ours,
+    "ours, raw": ours_raw,
+    "by hand": by_hand,
+    "f": function,
+    "asdex": asdex,
+    "sparsejac": sparsejac,
+}
+
+
+def _data_of(derivative: Callable[..., Any]) -> Callable[[jax.Array], jax.Array]:
+    """The entries of a BCOO matrix; its indices are constants that need not be copied."""
+    return lambda x: derivative(x).data
+
+
+def _quick(call: Callable[[jax.Array], Any], x: jax.Array) -> float:
+    """A rough time, to choose between modes."""
+    times = []
+    for _ in range(5):
+        start = time.perf_counter()
+        jax.block_until_ready(call(x))
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def _error(instance: Instance, rows: np.ndarray, cols: np.ndarray, data: np.ndarray) -> float:
+    """Largest difference from the entries by hand; positions on one side only count as zero."""
+    width = instance.x.size
+    true_rows, true_cols = instance.coordinates()
+    expected = instance.data(jax.jit(instance.by_hand)(instance.x))
+    keys = np.concatenate(
+        [true_rows.astype(np.int64) * width + true_cols, rows.astype(np.int64) * width + cols]
+    )
+    unique, where = np.unique(keys, return_inverse=True)
+    difference = np.zeros(len(unique))
+    np.add.at(difference, where[: len(expected)], expected)
+    np.subtract.at(difference, where[len(expected) :], data)
+    return float(np.max(np.abs(difference)) / np.max(np.abs(expected)))
