@@ -12,6 +12,7 @@ import numpy as np
 
 from ..errors import InvalidArgumentError
 from ..graph.computational_graph import ComputationalGraph
+from ..plotting import figure_and_axes
 from ..program.counts import OpCounts
 from ..program.laplacian import Metric
 from .divergence import divergence_plan, divergence_ve
@@ -207,14 +208,7 @@ class Comparison:
         Raises:
             ImportError: without matplotlib (`pip install graphax_lapl[plots]`).
         """
-        try:
-            import matplotlib.pyplot as plt
-        except ImportError as error:
-            raise ImportError(
-                "Plotting needs matplotlib: pip install 'graphax_lapl[plots]'"
-            ) from error
-        figure: Any
-        figure, axes = (ax.figure, ax) if ax is not None else plt.subplots()
+        figure, axes = figure_and_axes(ax)
         axes.bar([row.order for row in self.rows], [row.muls for row in self.rows])
         axes.set_ylabel("multiplications")
         axes.set_title(self.function)

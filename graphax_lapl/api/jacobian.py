@@ -8,13 +8,14 @@ from typing import Any
 
 from jax import tree_util
 
+from ..edges.sparse_form import value_structure
 from ..edges.terms import intern_structure
 from ..graph.tracing import check_callable
 from ..program.instructions import Block
 from .orders import EliminationOrder
 from .plan import Plan
 from .planning import Prepared, plan_for, prepare
-from .sparse import SparseJacobian, value_structure
+from .sparse import SparseJacobian
 
 __all__ = ["jacve", "value_and_jacve"]
 

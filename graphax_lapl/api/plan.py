@@ -18,6 +18,7 @@ from ..graph.computational_graph import ComputationalGraph
 from ..program.builder import build_program
 from ..program.counts import OpCounts, count_program
 from ..program.instructions import Program
+from ..program.recomputation import shared_work
 from .orders import EliminationOrder
 
 __all__ = ["Plan", "SavedPlan"]
@@ -106,9 +107,10 @@ class Plan:
             `sparse` the list of its terms' values.
         """
         program = self.pruned(values)
+        hold = shared_work(program) if sparse else frozenset()
 
         def run(inputs: Sequence[Any]) -> tuple[list[Any], list[list[Any]]]:
-            slots = run_program(program, inputs)
+            slots = run_program(program, inputs, hold)
             write = block_values if sparse else dense_block
             blocks = [[write(block, slots) for block in row] for row in program.blocks]
             return [slots[slot] for slot in program.values], blocks

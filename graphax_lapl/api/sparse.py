@@ -3,87 +3,115 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax
+from jax import Array
 from jax.experimental import sparse as jax_sparse
 
-from ..edges.layout import coordinate_layout, structural_nonzeros
-from ..edges.maps import label
-from ..edges.terms import Factor, Structure, Term, intern_structure
+from ..edges.algebra import compose
+from ..edges.layout import coordinate_layout, diagonal_placement, structural_nonzeros
+from ..edges.sparse_form import coordinate_structure, dense_form, flattened, merged, swapped
+from ..edges.terms import Structure, intern_structure
 from ..emit.assembly import assemble
+from ..emit.coordinates import placed
+from ..emit.recipes import run_recipe
+from ..errors import InvalidArgumentError, InvalidTypeError
+from ..plotting import figure_and_axes
+from .spy import MAX_ENTRIES, braille_spy
 
-__all__ = ["SparseJacobian", "value_structure"]
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-
-def value_structure(structure: Structure) -> Structure:
-    """The same positions with one factor per term: an array over the term's position labels."""
-    terms = []
-    for term in structure.terms:
-        labels = sorted(term.position_labels)
-        sizes = tuple(term.sizes[name] for name in labels)
-        factor = Factor(tuple(label(k) for k in range(len(labels))), sizes)
-        names = {name: k for k, name in enumerate(labels)}
-        terms.append(
-            Term(
-                sizes,
-                tuple(axis.renamed(names) for axis in term.out),
-                tuple(axis.renamed(names) for axis in term.into),
-                (factor,),
-            )
-        )
-    return intern_structure(
-        structure.out_shape,
-        structure.in_shape,
-        terms,
-        structure.complex_out,
-        structure.complex_in,
-    )
+__all__ = ["SparseJacobian"]
 
 
 @jax.tree_util.register_pytree_node_class
 class SparseJacobian:
-    """The Jacobian of one output leaf with respect to one input leaf.
+    """The Jacobian of one output leaf with respect to one input leaf, as a linear map.
 
     A sum of terms; each has an array of values and static index maps that say where they stand
-    (`structure`). It is a pytree whose leaves are the values, so it passes through `jax.jit` and
-    `jax.vmap`.
+    (`structure`). Where the entries stand is no array: a jitted function that returns a
+    `SparseJacobian` returns the values only, and the index arrays (`indices`, `indptr`) are
+    numpy arrays on the host.
+
+    `values` are the cheapest output: they are in no particular order. `data` are the same numbers
+    in the order of `indices`, with those that fall on one entry added up.
+
+    Under transformations. It is a pytree of its values, so it passes through `jax.jit` and
+    `jax.vmap`. What `jax.vmap` returns has a leading batch axis in every value (`batch_shape`).
+    Then `data`, `todense`, `diagonal` and `to_bcoo` have the batch axes in front; `shape` and `nse`
+    are those of one matrix; `T`, `matrix`, scaling and sums work; products and the
+    conversions to BCSR and scipy are refused, because it would be unclear which axis of
+    the vector is the batch: use `jax.vmap(lambda j, x: j @ x)`. A batch axis elsewhere (`out_axes`
+    other than 0) is refused where it can be seen from the shapes.
 
     Attributes:
         structure: where the values stand; the zero matrix has no terms.
         values: for every term an array with one axis per label.
-        dtype: dtype of the entries.
     """
 
+    #: numpy arrays leave `array @ jacobian` and `array * jacobian` to this class.
+    __array_ufunc__ = None
+
     def __init__(self, structure: Structure, values: tuple[Any, ...], dtype: Any):
-        """Join a structure of `value_structure` with the values of its terms."""
+        """Join a structure with the values of its terms.
+
+        Args:
+            structure: one factor per term, as `value_structure` makes it.
+            values: for every term an array over its labels.
+            dtype: dtype of the entries; the zero matrix has no value to tell it.
+        """
         self.structure = structure
         self.values = tuple(values)
-        self.dtype = np.dtype(dtype)
+        self._dtype = np.dtype(dtype)
+        # The zero matrix has no values; an empty array tells whether it went through vmap.
+        self._witness = None if structure.terms else jnp.zeros((0,), dtype)
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], tuple[Structure, Any]]:
-        """Values as leaves, structure as static data."""
-        return self.values, (self.structure, self.dtype)
+        """Values as leaves (an empty array for the zero matrix), structure as static data."""
+        children = self.values if self.structure.terms else (self._witness,)
+        return children, (self.structure, self._dtype)
 
     @classmethod
-    def tree_unflatten(cls, static: tuple[Structure, Any], values: Any) -> SparseJacobian:
+    def tree_unflatten(cls, static: tuple[Structure, Any], children: Any) -> SparseJacobian:
         """Rebuild from `tree_flatten`."""
         made = object.__new__(cls)
-        made.structure, made.dtype = static
-        made.values = tuple(values)
+        made.structure, made._dtype = static
+        made.values = tuple(children) if made.structure.terms else ()
+        made._witness = None if made.structure.terms else children[0]
         return made
+
+    # ------------------------------------------------------------------ what it is
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Dtype of the entries."""
+        kinds = {np.dtype(value.dtype) for value in self.values if hasattr(value, "dtype")}
+        return kinds.pop() if len(kinds) == 1 else self._dtype
+
+    @property
+    def out_shape(self) -> tuple[int, ...]:
+        """Shape of the output: of `J @ x`."""
+        return self.structure.out_shape
+
+    @property
+    def in_shape(self) -> tuple[int, ...]:
+        """Shape of the input: of `x` in `J @ x`."""
+        return self.structure.in_shape
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """`(*output shape, *input shape)`."""
-        return (*self.structure.out_shape, *self.structure.in_shape)
+        """`(*output shape, *input shape)`, without batch axes."""
+        return (*self.out_shape, *self.in_shape)
 
     @property
     def ndim(self) -> int:
-        """Number of dimensions."""
+        """Number of dimensions, without batch axes."""
         return len(self.shape)
 
     @property
@@ -91,47 +119,386 @@ class SparseJacobian:
         """Number of distinct positions that may be nonzero."""
         return structural_nonzeros(self.structure)
 
-    def todense(self) -> Array:
-        """The dense array."""
-        return assemble(self.structure, self.values, self.dtype)
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """Leading axes that `jax.vmap` has put before every value; usually none.
 
-    def to_bcoo(self) -> jax_sparse.BCOO:
-        """As `jax.experimental.sparse.BCOO` over all dimensions: sorted, unique indices."""
-        layout = coordinate_layout(self.structure)
-        shape = self.shape
-        if not self.values or not len(layout.indices):
-            data = jnp.zeros((len(layout.indices),), self.dtype)
-        else:
-            flat = [lax.reshape(value, (math.prod(value.shape),)) for value in self.values]
-            data = lax.concatenate(flat, 0) if len(flat) > 1 else flat[0]
-            if layout.is_permutation:
-                # One gather: entry k reads the value that stands there.
-                order = np.empty(len(layout.source), np.int64)
-                order[layout.source] = (
-                    np.arange(len(layout.source)) if layout.chosen is None else layout.chosen
+        Raises:
+            InvalidArgumentError: for values that are not those of the structure.
+        """
+        if not self.structure.terms:
+            assert self._witness is not None
+            return tuple(np.shape(self._witness)[:-1])
+        found = set()
+        for term, value in zip(self.structure.terms, self.values, strict=True):
+            shape = tuple(np.shape(value))
+            batch = shape[: len(shape) - len(term.sizes)]
+            if shape != (*batch, *term.sizes):
+                raise InvalidArgumentError(
+                    f"A value of this SparseJacobian has shape {shape}, expected {term.sizes} "
+                    "after batch axes that lead. With jax.vmap use out_axes=0."
                 )
-                if (
-                    not (order == np.arange(data.shape[0])[: len(order)]).all()
-                    or len(order) != data.shape[0]
-                ):
-                    data = data.at[order].get(mode="promise_in_bounds")
-            else:
-                if layout.chosen is not None:
-                    data = data.at[layout.chosen].get(mode="promise_in_bounds")
-                zero = jnp.zeros((len(layout.indices),), data.dtype)
-                data = zero.at[layout.source].add(data, mode="promise_in_bounds")
+            found.add(batch)
+        if len(found) > 1:
+            raise InvalidArgumentError(
+                f"The values of this SparseJacobian differ in their batch axes: {sorted(found)}. "
+                "Map all of its leaves alike."
+            )
+        return found.pop()
+
+    # ------------------------------------------------------------------ coordinates
+
+    @property
+    def indices(self) -> np.ndarray:
+        """Sorted, unique positions of the entries: int32 of shape `(nse, ndim)`, on the host."""
+        return coordinate_layout(self.structure).indices
+
+    @property
+    def indptr(self) -> np.ndarray:
+        """Where each row of the flattened matrix begins in `data`: int32, `(output size + 1,)`."""
+        counts = np.bincount(self._rows_and_columns()[0], minlength=math.prod(self.out_shape))
+        return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+
+    @property
+    def data(self) -> Array:
+        """The entries at `indices`: shape `(*batch_shape, nse)`."""
+
+        def ordered(one: SparseJacobian) -> Array:
+            layout = coordinate_layout(one.structure)
+            return placed(layout.placement, one.values, one.dtype)
+
+        return self._per_matrix(ordered)
+
+    def _rows_and_columns(self) -> tuple[np.ndarray, np.ndarray]:
+        """Positions of the entries in the flattened matrix."""
+        indices, split = self.indices, len(self.out_shape)
+
+        def flat(part: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+            if not shape or not len(part):
+                return np.zeros(len(part), np.int64)
+            return np.ravel_multi_index(tuple(part.T), shape)
+
+        return flat(indices[:, :split], self.out_shape), flat(indices[:, split:], self.in_shape)
+
+    # ------------------------------------------------------------------ conversions
+
+    def todense(self) -> Array:
+        """The dense array, of shape `(*batch_shape, *shape)`."""
+        return self._per_matrix(lambda one: assemble(one.structure, one.values, one.dtype))
+
+    def diagonal(self) -> Array:
+        """The main diagonal.
+
+        Returns:
+            For a map between arrays of one shape the entries `J[i, i]` with i a position in the
+            array, shaped like it; for a matrix (one output and one input dimension)
+            what `numpy.diagonal` returns, also where it is not square. Batch axes lead.
+
+        Raises:
+            InvalidArgumentError: for other shapes.
+        """
+        square = self.out_shape == self.in_shape
+        if not square and not (len(self.out_shape) == len(self.in_shape) == 1):
+            raise InvalidArgumentError(
+                f"diagonal() of a map from {self.in_shape} to {self.out_shape}: expected equal "
+                "shapes, or one dimension each. Use .matrix.diagonal() for the flattened matrix."
+            )
+
+        def entries(one: SparseJacobian) -> Array:
+            found = diagonal_placement(one.structure)
+            flat = placed(found, one.values, one.dtype)
+            return flat.reshape(one.out_shape) if square else flat
+
+        return self._per_matrix(entries)
+
+    def to_bcoo(self, flat: bool = False) -> jax_sparse.BCOO:
+        """As `jax.experimental.sparse.BCOO` with sorted, unique indices.
+
+        Inside `jax.jit` this embeds the indices as a constant and returns them on every call; to
+        avoid that return `data`, or the `SparseJacobian`, and convert outside.
+
+        Args:
+            flat: as a matrix of shape (output size, input size) instead of one with all dimensions.
+        """
+        if flat:
+            indices = np.stack(self._rows_and_columns(), axis=1).astype(np.int32)
+            shape: tuple[int, ...] = self._matrix_shape()
+        else:
+            indices, shape = self.indices, self.shape
+        batch = self.batch_shape
         return jax_sparse.BCOO(
-            (data, jnp.asarray(layout.indices)),
-            shape=shape,
+            (self.data, jnp.asarray(indices.reshape((1,) * len(batch) + indices.shape))),
+            shape=(*batch, *shape),
             indices_sorted=True,
             unique_indices=True,
         )
 
-    def __repr__(self) -> str:
-        size = math.prod(self.shape)
-        density = f"{1 - self.nse / size:.1%}" if size else "empty"
-        return (
-            f"SparseJacobian({'x'.join(map(str, self.structure.out_shape)) or 'scalar'} <- "
-            f"{'x'.join(map(str, self.structure.in_shape)) or 'scalar'}, {self.dtype}, "
-            f"nse={self.nse}, sparsity={density}, {len(self.structure.terms)} terms)"
+    def to_bcsr(self) -> jax_sparse.BCSR:
+        """The matrix (output size, input size) as `jax.experimental.sparse.BCSR`.
+
+        Raises:
+            InvalidArgumentError: for a batch of matrices.
+        """
+        self._refuse_batch("to_bcsr()")
+        columns = self._rows_and_columns()[1].astype(np.int32)
+        return jax_sparse.BCSR(
+            (self.data, jnp.asarray(columns), jnp.asarray(self.indptr)),
+            shape=self._matrix_shape(),
+            indices_sorted=True,
+            unique_indices=True,
         )
+
+    def to_scipy(self, format: str = "csr") -> Any:
+        """The matrix (output size, input size) as a `scipy.sparse` array.
+
+        Args:
+            format: "csr", or another format that scipy converts to: "csc", "coo", "dia", ...
+
+        Raises:
+            ImportError: without scipy.
+            InvalidTypeError: while tracing, when there are no values yet.
+            InvalidArgumentError: for a batch of matrices, or an unknown format.
+        """
+        try:
+            import scipy.sparse
+        except ImportError as error:
+            raise ImportError(
+                "to_scipy() needs scipy: pip install 'graphax_lapl[scipy]'"
+            ) from error
+        self._refuse_batch("to_scipy()")
+        formats = ("bsr", "coo", "csc", "csr", "dia", "dok", "lil")
+        if format not in formats:
+            raise InvalidArgumentError(
+                f"format must be one of {', '.join(formats)}; got {format!r}."
+            )
+        try:
+            data = np.asarray(self.data)
+        except jax.errors.TracerArrayConversionError as error:
+            raise InvalidTypeError(
+                "to_scipy() needs concrete values and was called while tracing. Return the "
+                "SparseJacobian from the jitted function and convert it outside, or use to_bcoo()."
+            ) from error
+        columns = self._rows_and_columns()[1].astype(np.int32)
+        csr = scipy.sparse.csr_array((data, columns, self.indptr), shape=self._matrix_shape())
+        csr.has_canonical_format = True
+        return csr if format == "csr" else csr.asformat(format)
+
+    # ------------------------------------------------------------------ other matrices
+
+    @property
+    def T(self) -> SparseJacobian:
+        """The transpose: output and input dimensions swapped, values shared."""
+        return self._with(swapped(self.structure), self.values)
+
+    @property
+    def matrix(self) -> SparseJacobian:
+        """The same map between the flattened arrays: shape (output size, input size)."""
+        if len(self.out_shape) == len(self.in_shape) == 1:
+            return self
+        made = flattened(self.structure)
+        if made is not None:
+            return self._with(made, self.values)
+        made = coordinate_structure(*self._rows_and_columns(), self._matrix_shape())
+        data = self.data
+        if not made.terms:
+            return self._with(made, ())
+        shape = (*data.shape[:-1], *made.terms[0].sizes)
+        return self._with(made, (data.reshape(shape),))
+
+    def astype(self, dtype: Any) -> SparseJacobian:
+        """The same matrix in another dtype."""
+        return self._with(self.structure, [jnp.astype(v, dtype) for v in self.values], dtype)
+
+    def __neg__(self) -> SparseJacobian:
+        return self._with(self.structure, [jnp.negative(value) for value in self.values])
+
+    def __pos__(self) -> SparseJacobian:
+        return self
+
+    def __mul__(self, factor: Any) -> SparseJacobian:
+        """Multiply by a number, or by an array without axes."""
+        if not _is_number(factor):
+            return NotImplemented
+        dtype = jnp.multiply(jnp.zeros((), self.dtype), factor).dtype
+        return self._with(self.structure, [jnp.multiply(v, factor) for v in self.values], dtype)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, divisor: Any) -> SparseJacobian:
+        """Divide by a number, or by an array without axes."""
+        if not _is_number(divisor):
+            return NotImplemented
+        dtype = jnp.divide(jnp.zeros((), self.dtype), divisor).dtype
+        return self._with(self.structure, [jnp.divide(v, divisor) for v in self.values], dtype)
+
+    def __add__(self, other: Any) -> SparseJacobian:
+        """Add a `SparseJacobian` of the same shapes; terms of one pattern are added at once."""
+        if not isinstance(other, SparseJacobian):
+            return NotImplemented
+        for what in ("out_shape", "in_shape", "batch_shape"):
+            mine, theirs = getattr(self, what), getattr(other, what)
+            if mine != theirs:
+                raise InvalidArgumentError(
+                    f"Sum of two SparseJacobians: {what} is {mine} and {theirs}, expected equal."
+                )
+        dtype = jnp.add(jnp.zeros((), self.dtype), jnp.zeros((), other.dtype)).dtype
+        structure, groups = merged([self.structure, other.structure])
+        values = [jnp.astype(value, dtype) for value in (*self.values, *other.values)]
+        summed = [sum((values[k] for k in rest), values[first]) for first, *rest in groups]
+        made = self._with(structure, summed, dtype)
+        return made
+
+    def __sub__(self, other: Any) -> SparseJacobian:
+        """Subtract a `SparseJacobian` of the same shapes."""
+        return self + (-other) if isinstance(other, SparseJacobian) else NotImplemented
+
+    # ------------------------------------------------------------------ products
+
+    def __matmul__(self, x: Any) -> Array:
+        """Contract the input dimensions with the leading dimensions of an array.
+
+        Args:
+            x: an array of shape `(*in_shape, *rest)`: `rest` are columns, each mapped on
+                its own. Or, where the input has two or more dimensions, a vector of the input's
+                size in C order. For several flat columns write `J.matrix @ x`.
+
+        Returns:
+            Array of shape `(*out_shape, *rest)`; for a flat vector a vector of the output's size.
+
+        Raises:
+            InvalidArgumentError: for other shapes, or a batch of matrices.
+        """
+        self._refuse_batch("A product", "use jax.vmap(lambda j, x: j @ x)")
+        x = _as_array(x, "J @ x")
+        rank = len(self.in_shape)
+        if x.shape[:rank] == self.in_shape:
+            return self._product(x)
+        if x.ndim == 1 and x.shape[0] == math.prod(self.in_shape):
+            return self._product(x.reshape(self.in_shape)).reshape(-1)
+        raise InvalidArgumentError(
+            f"J @ x with x of shape {x.shape}: expected {self.in_shape} followed by any number of "
+            f"column dimensions, or a flat vector of {math.prod(self.in_shape)} elements."
+        )
+
+    def __rmatmul__(self, x: Any) -> Array:
+        """Contract the output dimensions with the trailing dimensions of an array.
+
+        Args:
+            x: an array of shape `(*rest, *out_shape)`: `rest` are rows, each mapped on its own. Or,
+                where the output has two or more dimensions, a vector of its size in C order.
+
+        Returns:
+            Array of shape `(*rest, *in_shape)`; for a flat vector a vector of the input's size.
+
+        Raises:
+            InvalidArgumentError: for other shapes, or a batch of matrices.
+        """
+        self._refuse_batch("A product", "use jax.vmap(lambda x, j: x @ j)")
+        x = _as_array(x, "x @ J")
+        rest = x.ndim - len(self.out_shape)
+        if rest >= 0 and x.shape[rest:] == self.out_shape:
+            result = self.T._product(jnp.moveaxis(x, range(rest), range(-rest, 0)))
+            return jnp.moveaxis(result, range(-rest, 0), range(rest))
+        if x.ndim == 1 and x.shape[0] == math.prod(self.out_shape):
+            return self.T._product(x.reshape(self.out_shape)).reshape(-1)
+        raise InvalidArgumentError(
+            f"x @ J with x of shape {x.shape}: expected any number of row dimensions followed by "
+            f"{self.out_shape}, or a flat vector of {math.prod(self.out_shape)} elements."
+        )
+
+    def _product(self, x: Array) -> Array:
+        """The edge algebra's composition with the dense matrix whose columns are those of `x`."""
+        rest = x.shape[len(self.in_shape) :]
+        dtype = jnp.multiply(jnp.zeros((), self.dtype), jnp.zeros((), x.dtype)).dtype
+        if not self.structure.terms or 0 in (*self.shape, *rest):
+            return jnp.zeros((*self.out_shape, *rest), dtype)
+        # Entries act as numbers here, whatever kind of derivative they are.
+        numbers = intern_structure(self.out_shape, self.in_shape, self.structure.terms)
+        recipe = compose(numbers, dense_form(self.in_shape, rest))
+        if recipe.result is None:
+            return jnp.zeros((*self.out_shape, *rest), dtype)
+        operands = [jnp.astype(value, dtype) for value in (*self.values, x)]
+        return assemble(recipe.result, run_recipe(recipe, operands, dtype), dtype)
+
+    # ------------------------------------------------------------------ pictures
+
+    def spy(self, ax: Axes | None = None, marker_size: float | None = None) -> tuple[Figure, Axes]:
+        """Plot where the entries of the flattened matrix stand; returns `(figure, axes)`.
+
+        Args:
+            ax: axes to draw on; new ones by default.
+            marker_size: size of a marker in points; chosen by the matrix by default.
+
+        Raises:
+            ImportError: without matplotlib (`pip install 'graphax_lapl[plots]'`).
+        """
+        figure, axes = figure_and_axes(ax)
+        rows, columns = self._rows_and_columns()
+        extent = max(*self._matrix_shape(), 1)
+        size = marker_size if marker_size is not None else min(8.0, max(0.5, 250.0 / extent))
+        axes.plot(columns, rows, "s", markersize=size, linestyle="none")
+        axes.set_xlim(-0.5, max(self._matrix_shape()[1], 1) - 0.5)
+        axes.set_ylim(max(self._matrix_shape()[0], 1) - 0.5, -0.5)
+        axes.set_aspect("equal")
+        axes.set_xlabel("input")
+        axes.set_ylabel("output")
+        axes.set_title(self._title())
+        return figure, axes
+
+    def _title(self) -> str:
+        size = math.prod(self.shape)
+        stored = sum(term.entries for term in self.structure.terms)
+        small = stored <= MAX_ENTRIES
+        count = self.nse if small else stored
+        sparsity = f"{1 - min(count, size) / size:.1%}" if size else "empty"
+        return (
+            f"{'x'.join(map(str, self.out_shape)) or 'scalar'} <- "
+            f"{'x'.join(map(str, self.in_shape)) or 'scalar'}, {self.dtype}, "
+            f"nse{'=' if small else '<='}{count}, sparsity={sparsity}, "
+            f"{len(self.structure.terms)} terms"
+        )
+
+    def __repr__(self) -> str:
+        picture = braille_spy(self.structure)
+        return f"SparseJacobian({self._title()})" + (f"\n{picture}" if picture else "")
+
+    # ------------------------------------------------------------------ helpers
+
+    def _with(self, structure: Structure, values: Any, dtype: Any = None) -> SparseJacobian:
+        """Another matrix from values of this one, with the same batch axes."""
+        made = object.__new__(SparseJacobian)
+        made.structure, made.values = structure, tuple(values)
+        made._dtype = self.dtype if dtype is None else np.dtype(dtype)
+        made._witness = None
+        if not structure.terms:
+            made._witness = jnp.zeros((*self.batch_shape, 0), made._dtype)
+        return made
+
+    def _per_matrix(self, fun: Callable[[SparseJacobian], Array]) -> Array:
+        """`fun`, mapped over the batch axes."""
+        for _ in self.batch_shape:
+            fun = jax.vmap(fun)
+        return fun(self)
+
+    def _matrix_shape(self) -> tuple[int, int]:
+        return math.prod(self.out_shape), math.prod(self.in_shape)
+
+    def _refuse_batch(self, what: str, instead: str = "take one matrix by jax.tree.map") -> None:
+        if self.batch_shape:
+            raise InvalidArgumentError(
+                f"{what} of a batch of matrices (batch_shape {self.batch_shape}): expected a "
+                f"single one; {instead}."
+            )
+
+
+def _is_number(value: Any) -> bool:
+    return not isinstance(value, SparseJacobian | str | bytes) and np.shape(value) == ()
+
+
+def _as_array(value: Any, where: str) -> Array:
+    if isinstance(value, SparseJacobian):
+        raise InvalidTypeError(
+            f"{where}: expected an array, got a SparseJacobian. Multiply the matrices as "
+            "scipy arrays (to_scipy()), or differentiate the composed function."
+        )
+    return jnp.asarray(value)

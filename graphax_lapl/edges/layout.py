@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -11,10 +12,42 @@ from .terms import Structure, Term
 
 __all__ = [
     "CoordinateLayout",
+    "Layer",
+    "Placement",
     "coordinate_layout",
+    "diagonal_placement",
+    "placement",
     "structural_nonzeros",
     "term_positions",
 ]
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """One value for each of some entries.
+
+    Attributes:
+        reads: for each of them the position among the concatenated values, int32 or int64.
+        entries: the entries, ascending; None where they are all entries.
+        unique: whether no entry is named twice.
+    """
+
+    reads: np.ndarray
+    entries: np.ndarray | None
+    unique: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Placement:
+    """How an array of entries is the sum of layers of values.
+
+    Attributes:
+        count: number of entries.
+        layers: what is added up.
+    """
+
+    count: int
+    layers: tuple[Layer, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,16 +55,16 @@ class CoordinateLayout:
     """Coordinate form of a structure.
 
     Attributes:
-        indices: sorted, unique positions, shape `(nse, number of dimensions)`.
-        source: for every value of the concatenated terms the entry that it adds to.
-        chosen: which of those values lie within the matrix (None: all).
-        is_permutation: whether every entry has exactly one value, so that nothing is added up.
+        indices: sorted, unique positions, shape `(nse, number of dimensions)`, read-only.
+        placement: how the values at those positions are made from the values of the terms.
     """
 
     indices: np.ndarray
-    source: np.ndarray
-    chosen: np.ndarray | None
-    is_permutation: bool
+    placement: Placement
+
+
+#: Up to so many values per entry are added as one array each; more by one scatter-add.
+MAX_LAYERS = 4
 
 
 def term_positions(term: Term, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
@@ -55,21 +88,65 @@ def coordinate_layout(structure: Structure) -> CoordinateLayout:
     Takes time and memory in proportion to the number of entries; planning never calls it.
     """
     shape = (*structure.out_shape, *structure.in_shape)
+    flat, valid = _all_positions(structure)
+    kept = np.flatnonzero(valid)
+    unique, entry = np.unique(flat[kept], return_inverse=True)
+    if shape:
+        indices = np.stack(np.unravel_index(unique, shape), axis=1)
+    else:
+        indices = np.zeros((len(unique), 0), np.int64)
+    indices = indices.astype(np.int32)
+    indices.setflags(write=False)
+    return CoordinateLayout(indices, placement(kept, entry.ravel(), len(unique)))
+
+
+@lru_cache(maxsize=256)
+def diagonal_placement(structure: Structure) -> Placement:
+    """How the main diagonal of the flattened matrix is made from the values of the terms."""
+    flat, valid = _all_positions(structure)
+    rows, columns = (math.prod(s) for s in (structure.out_shape, structure.in_shape))
+    row, column = np.divmod(flat, max(columns, 1))
+    kept = np.flatnonzero(valid & (row == column))
+    return placement(kept, row[kept], min(rows, columns))
+
+
+def placement(reads: np.ndarray, entries: np.ndarray, count: int) -> Placement:
+    """Sort values into layers: the k-th value of every entry stands in layer k.
+
+    Adding up layers takes one pass of reads each and is vectorized, a scatter-add goes number by
+    number; so few layers are kept apart, and many are one layer that names entries repeatedly.
+
+    Args:
+        reads: positions of the values.
+        entries: for each the entry it adds to.
+        count: number of entries.
+    """
+    order = np.argsort(entries, kind="stable")
+    reads, entries = reads[order], entries[order]
+    if len(reads) and reads.max() < np.iinfo(np.int32).max:
+        reads = reads.astype(np.int32)
+    if count < np.iinfo(np.int32).max:
+        entries = entries.astype(np.int32)
+    starts = np.flatnonzero(np.diff(entries, prepend=-1))
+    rank = np.arange(len(entries)) - np.repeat(starts, np.diff(starts, append=len(entries)))
+    depth = int(rank.max(initial=-1)) + 1
+    layers = []
+    for k in range(depth if depth <= MAX_LAYERS else 1):
+        here = rank == k
+        whole = int(here.sum()) == count
+        layers.append(Layer(reads[here], None if whole else entries[here]))
+    if depth > MAX_LAYERS:
+        layers.append(Layer(reads[rank > 0], entries[rank > 0], unique=False))
+    return Placement(count, tuple(layers))
+
+
+def _all_positions(structure: Structure) -> tuple[np.ndarray, np.ndarray]:
+    """`term_positions` of all terms, one after the other."""
+    shape = (*structure.out_shape, *structure.in_shape)
     found = [term_positions(term, shape) for term in structure.terms]
-    empty = np.zeros(0, np.int64)
-    flat = np.concatenate([f for f, _ in found]) if found else empty
-    valid = np.concatenate([v for _, v in found]) if found else empty.astype(bool)
-    chosen = None
-    if not valid.all():
-        chosen = np.flatnonzero(valid)
-        flat = flat[chosen]
-    unique, source = np.unique(flat, return_inverse=True)
-    indices = (
-        np.stack(np.unravel_index(unique, shape), axis=1) if shape else np.zeros((len(unique), 0))
-    )
-    return CoordinateLayout(
-        indices.astype(np.int32), source.ravel(), chosen, len(unique) == len(flat)
-    )
+    if not found:
+        return np.zeros(0, np.int64), np.zeros(0, bool)
+    return np.concatenate([f for f, _ in found]), np.concatenate([v for _, v in found])
 
 
 @lru_cache(maxsize=1024)

@@ -36,7 +36,7 @@ def assemble(structure: Structure, operands: Sequence[Array], dtype: np.dtype) -
     for term in structure.terms:
         split.append((term, operands[start : start + len(term.factors)]))
         start += len(term.factors)
-    points = [item for item in split if not item[0].position_labels]
+    points = [item for item in split if _is_point_within(item[0], shape)]
     blocks = [item for item in split if item[0].position_labels]
     parts = [_place(term, own, shape, dtype) for term, own in blocks]
     if points and math.prod(shape) == 1 and not blocks:
@@ -44,7 +44,15 @@ def assemble(structure: Structure, operands: Sequence[Array], dtype: np.dtype) -
         return lax.reshape(_total(values), shape)
     if points:
         parts.append(_pack(points, shape, dtype))
-    return _total(parts)
+    return _total(parts) if parts else jnp.zeros(shape, dtype)
+
+
+def _is_point_within(term: Term, shape: tuple[int, ...]) -> bool:
+    """Whether the term is a single number that stands within the matrix."""
+    if term.position_labels:
+        return False
+    maps = (*term.out, *term.into)
+    return all(0 <= axis.offset < n for axis, n in zip(maps, shape, strict=True))
 
 
 def _total(parts: list[Array]) -> Array:
@@ -88,15 +96,12 @@ def _at_least(dtype: np.dtype, number: np.ndarray) -> np.dtype:
 def _pack(
     points: Sequence[tuple[Term, Sequence[Array]]], shape: tuple[int, ...], dtype: np.dtype
 ) -> Array:
-    """Single numbers at known positions."""
+    """Single numbers at known positions within the matrix."""
     found: dict[int, list[Array]] = {}
     for term, operands in points:
         position = tuple(axis.offset for axis in (*term.out, *term.into))
-        if all(0 <= p < n for p, n in zip(position, shape, strict=True)):
-            flat = int(np.ravel_multi_index(position, shape)) if shape else 0
-            found.setdefault(flat, []).append(term_values(term, operands, dtype)[0])
-    if not found:
-        return jnp.zeros(shape, dtype)
+        flat = int(np.ravel_multi_index(position, shape)) if shape else 0
+        found.setdefault(flat, []).append(term_values(term, operands, dtype)[0])
     places = sorted(found)
     values = promoted([_total(found[place]) for place in places])
     kind = values[0].dtype

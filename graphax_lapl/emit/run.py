@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import jax
@@ -22,17 +22,19 @@ from ..program.instructions import (
 )
 from .arrays import combine, einsum
 from .assembly import assemble, term_values
+from .holding import held
 from .opaque import LinearMap, apply_opaque, materialize_opaque, second_derivative
 
 __all__ = ["block_values", "dense_block", "run_program"]
 
 
-def run_program(program: Program, inputs: Sequence[Any]) -> list[Any]:
+def run_program(program: Program, inputs: Sequence[Any], hold: Collection[int] = ()) -> list[Any]:
     """Evaluate all instructions; returns the slots' contents.
 
     Args:
         program: the program.
         inputs: constants of the trace, then the arguments' leaves (arrays or tracers).
+        hold: slots to be written to memory before they are read, see `emit.holding`.
     """
     slots: list[Any] = [None] * len(program.slots)
     for slot, value in zip(program.inputs, inputs, strict=True):
@@ -43,7 +45,7 @@ def run_program(program: Program, inputs: Sequence[Any]) -> list[Any]:
             values = [slots[slot] for slot in instruction.inputs]
             results = _execute(instruction, values)
             for slot, result in zip(instruction.outputs, results, strict=True):
-                slots[slot] = result
+                slots[slot] = held(result) if slot in hold else result
     return slots
 
 

@@ -12,6 +12,7 @@ import networkx as nx
 
 from ..edges.operations import Recipe
 from ..edges.terms import Structure
+from ..plotting import figure_and_axes
 from .listing import Equation, Listing
 
 if TYPE_CHECKING:
@@ -138,18 +139,11 @@ class ComputationalGraph:
         Raises:
             ImportError: without matplotlib (`pip install graphax_lapl[plots]`).
         """
-        try:
-            import matplotlib.pyplot as plt
-        except ImportError as error:
-            raise ImportError(
-                "Drawing needs matplotlib: pip install 'graphax_lapl[plots]'"
-            ) from error
         graph = self.to_networkx()
         for layer, names in enumerate(nx.topological_generations(graph)):
             for name in names:
                 graph.nodes[name]["layer"] = layer
-        figure: Any
-        figure, axes = (ax.figure, ax) if ax is not None else plt.subplots()
+        figure, axes = figure_and_axes(ax)
         colors = {"input": "tab:green", "intermediate": "tab:blue", "output": "tab:orange"}
         nx.draw_networkx(
             graph,

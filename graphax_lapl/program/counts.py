@@ -19,9 +19,12 @@ from .instructions import (
     Program,
 )
 
-__all__ = ["OpCounts", "count_program"]
+__all__ = ["OpCounts", "Types", "count_program", "local_jaxpr"]
 
 CONVENTIONS = ("ad", "flops")
+
+#: Shapes and dtypes of the inputs of a local partial.
+Types = tuple[tuple[tuple[int, ...], Any], ...]
 
 
 @dataclass(frozen=True)
@@ -157,7 +160,13 @@ def _jaxpr_counts(jaxpr: Any) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=4096)
-def _traced_counts(fun: Any, types: tuple[tuple[tuple[int, ...], Any], ...]) -> tuple[int, int]:
-    """Counts of a local partial, from an abstract trace."""
+def _traced_counts(fun: Any, types: Types) -> tuple[int, int]:
+    """Counts of a local partial."""
+    return _jaxpr_counts(local_jaxpr(fun, types))
+
+
+@lru_cache(maxsize=4096)
+def local_jaxpr(fun: Any, types: Types) -> Any:
+    """An abstract trace of a local partial for inputs of the given shapes and dtypes."""
     avals = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in types]
-    return _jaxpr_counts(jax.make_jaxpr(fun)(*avals))
+    return jax.make_jaxpr(fun)(*avals)

@@ -1,0 +1,99 @@
+"""Which arrays of a program are dear to compute more than once."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+
+from .counts import Types, local_jaxpr
+from .instructions import EdgeInstruction, LocalInstruction, PrimalInstruction, Program
+
+__all__ = ["TRANSCENDENTAL", "shared_work"]
+
+#: Elementwise primitives that take about as long as ten memory accesses or more.
+TRANSCENDENTAL = frozenset(
+    """
+    acos acosh asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt cos cosh digamma erf
+    erf_inv erfc exp exp2 expm1 igamma igammac lgamma log log1p logistic polygamma pow
+    regularized_incomplete_beta sin sinh tan tanh zeta
+    """.split()  # noqa: SIM905
+)
+
+
+def shared_work(program: Program) -> frozenset[int]:
+    """Slots that hold work which XLA would otherwise do once for each reader.
+
+    A compiler that fuses producers into consumers evaluates an elementwise expression again for
+    every element that reads it. That is right for arithmetic and wrong for a transcendental
+    function: these slots are better written to memory once. A slot is named where a transcendental
+    function has gone into it since the last named slot, and it is read more than once, or by an
+    operation that repeats it along another label.
+    """
+    readers = Counter(slot for i in program.instructions for slot in i.inputs)
+    readers.update(slot for row in program.blocks for block in row for slot in block.slots)
+    readers.update(program.values)
+    readers.update(_repeated(program))
+    dear: set[int] = set()
+    shared = set()
+    for instruction in program.instructions:
+        inherits = not dear.isdisjoint(instruction.inputs)
+        if inherits or not TRANSCENDENTAL.isdisjoint(_primitives(instruction, program)):
+            for slot in instruction.outputs:
+                if program.slots[slot].array and readers[slot] > 1:
+                    shared.add(slot)
+                else:
+                    dear.add(slot)
+    return frozenset(shared)
+
+
+def _repeated(program: Program) -> Iterator[int]:
+    """Slots read by an operation, or a term of a block, that has labels the slot has not."""
+    for instruction in program.instructions:
+        if isinstance(instruction, EdgeInstruction):
+            for slot in instruction.inputs:
+                if any(_size(program, made) > _size(program, slot) for made in instruction.outputs):
+                    yield slot
+    for row in program.blocks:
+        for block in row:
+            slots = iter(block.slots)
+            for term in block.structure.terms if block.structure else ():
+                for factor, slot in zip(term.factors, slots, strict=False):
+                    if not term.position_labels <= factor.labels:
+                        yield slot
+
+
+def _size(program: Program, slot: int) -> int:
+    return math.prod(program.slots[slot].shape)
+
+
+def _primitives(instruction: Any, program: Program) -> frozenset[str]:
+    """Names of the primitives that an instruction of the user's function or its rules evaluates."""
+    if isinstance(instruction, PrimalInstruction):
+        equation = instruction.equation
+        return _with_bodies(equation.name, equation.params)
+    if isinstance(instruction, LocalInstruction):
+        types = tuple((program.slots[s].shape, program.slots[s].dtype) for s in instruction.inputs)
+        return _of_local(instruction.local.fun, types)
+    return frozenset()
+
+
+@lru_cache(maxsize=4096)
+def _of_local(fun: Any, types: Types) -> frozenset[str]:
+    return _of_body(local_jaxpr(fun, types))
+
+
+def _of_body(jaxpr: Any) -> frozenset[str]:
+    equations = getattr(jaxpr, "jaxpr", jaxpr).eqns
+    return frozenset().union(*(_with_bodies(e.primitive.name, e.params) for e in equations))
+
+
+def _with_bodies(name: str, params: Any) -> frozenset[str]:
+    names = frozenset({name})
+    for value in params.values():
+        for body in value if isinstance(value, tuple | list) else (value,):
+            if hasattr(body, "eqns") or hasattr(body, "jaxpr"):
+                names |= _of_body(body)
+    return names

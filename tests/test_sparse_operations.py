@@ -1,0 +1,373 @@
+"""SparseJacobian as a linear map: products, transposes, conversions, against dense arrays."""
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.sparse
+from jax.experimental import sparse as jax_sparse
+
+from graphax_lapl import InvalidArgumentError, InvalidTypeError, SparseJacobian, jacve
+from graphax_lapl.edges.layout import MAX_LAYERS, coordinate_layout, placement
+from graphax_lapl.edges.maps import constant
+from graphax_lapl.edges.sparse_form import value_structure
+from graphax_lapl.edges.terms import Factor, Structure, Term, intern_structure
+from graphax_lapl.emit.assembly import assemble
+from graphax_lapl.emit.coordinates import placed
+from graphax_lapl.emit.holding import MIN_HELD, held
+from tests.checks import assert_same
+from tests.edges.structures import Generator, dense
+
+SEEDS = range(24)
+
+
+def drawn(seed: int, square: bool = False) -> tuple[SparseJacobian, np.ndarray]:
+    """A random matrix and the same one written out by its definition."""
+    draw = Generator(9000 + seed)
+    out_shape = draw.shape()
+    in_shape = out_shape if square else draw.shape()
+    structure = value_structure(draw.structure(out_shape, in_shape)[0])
+    values = [draw.rng.normal(size=term.sizes) for term in structure.terms]
+    jacobian = SparseJacobian(structure, tuple(map(jnp.asarray, values)), np.float64)
+    return jacobian, dense(structure, values)
+
+
+def as_matrix(jacobian: SparseJacobian, array: np.ndarray) -> np.ndarray:
+    return array.reshape(math.prod(jacobian.out_shape), math.prod(jacobian.in_shape))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_coordinates_of_random_structures(seed: int) -> None:
+    jacobian, expected = drawn(seed)
+    bcoo = jacobian.to_bcoo()
+    assert_same(bcoo.todense(), expected)
+    assert_same(jacobian.data, bcoo.data, tolerance=0)
+    flat = as_matrix(jacobian, expected)
+    assert_same(jacobian.to_bcoo(flat=True).todense(), flat)
+    matrix = jacobian.to_scipy()
+    assert matrix.nnz == jacobian.nse == len(jacobian.indices)
+    assert_same(matrix.toarray(), flat)
+    assert_same(jacobian.to_bcsr().todense(), flat)
+    assert_same(jacobian.matrix.todense(), flat)
+    assert jacobian.matrix.nse == jacobian.nse
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_products_of_random_structures(seed: int) -> None:
+    jacobian, expected = drawn(seed)
+    rng = np.random.default_rng(seed)
+    flat = as_matrix(jacobian, expected)
+    rests = [(), (2, 3)]
+    right = [rng.normal(size=(*jacobian.in_shape, *rest)) for rest in rests]
+    left = [rng.normal(size=(*rest, *jacobian.out_shape)) for rest in rests]
+
+    @jax.jit
+    def products(j: SparseJacobian, right: list, left: list) -> Any:
+        combined = 2.0 * j - j / 4 + (-j)
+        return [j @ v for v in right], [v @ j for v in left], j.T.todense(), combined.todense()
+
+    wanted_right = [
+        np.reshape(flat @ v.reshape(flat.shape[1], -1), (*jacobian.out_shape, *rest))
+        for v, rest in zip(right, rests, strict=True)
+    ]
+    wanted_left = [
+        np.reshape(v.reshape(-1, flat.shape[0]) @ flat, (*rest, *jacobian.in_shape))
+        for v, rest in zip(left, rests, strict=True)
+    ]
+    axes = (*range(len(jacobian.out_shape), expected.ndim), *range(len(jacobian.out_shape)))
+    wanted = (wanted_right, wanted_left, expected.transpose(axes), 0.75 * expected)
+    assert_same(products(jacobian, right, left), wanted)
+    assert jacobian.T.T.structure is jacobian.structure
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_diagonal_and_sum_of_random_square_structures(seed: int) -> None:
+    jacobian, expected = drawn(seed, square=True)
+    diagonal = np.diagonal(as_matrix(jacobian, expected)).reshape(jacobian.out_shape)
+    assert_same(jacobian.diagonal(), diagonal)
+    assert_same(jacobian.matrix.diagonal(), diagonal.reshape(-1))
+    other = jacobian.T
+    axes = (*range(len(jacobian.out_shape), expected.ndim), *range(len(jacobian.out_shape)))
+    assert_same((jacobian + other).todense(), expected + expected.transpose(axes))
+
+
+@pytest.mark.parametrize("extents", [(3, 5), (5, 3)])
+def test_diagonal_of_a_rectangle(extents: tuple[int, int]) -> None:
+    weights = np.random.default_rng(0).normal(size=extents)
+    jacobian = jacve(lambda x: jnp.tanh(weights @ x), sparse_representation=True)(
+        np.ones(extents[1])
+    )
+    assert_same(jacobian.diagonal(), np.diagonal(jacobian.todense()))
+
+
+# ---------------------------------------------------------------- one entry from several values
+
+
+@pytest.mark.parametrize("depth", [1, 2, MAX_LAYERS, MAX_LAYERS + 3])
+@pytest.mark.parametrize("count", [1, 7, 40])
+def test_values_that_fall_on_one_entry_are_added(depth: int, count: int) -> None:
+    """Layers over a part of the entries: contiguous, most of them, few of them."""
+    rng = np.random.default_rng(depth * 100 + count)
+    for share in (0.1, 0.5, 0.9, 1.0):
+        entries = [np.arange(count)]
+        for k in range(1, depth):
+            chosen = np.flatnonzero(rng.uniform(size=count) < share)
+            entries.append(np.arange(count // 3, count) if k % 2 else chosen)
+        entry = np.concatenate(entries)
+        shuffled = rng.permutation(len(entry))
+        rows = entry[shuffled]
+        values = rng.normal(size=len(rows))
+        expected = np.zeros(count)
+        np.add.at(expected, rows, values)
+        how = placement(np.arange(len(rows)), rows, count)
+        assert_same(placed(how, [jnp.asarray(values)], np.float64), expected)
+
+
+def test_entries_that_nothing_reaches_are_zero() -> None:
+    x = np.arange(6.0) + 1.0
+    jacobian = jacve(lambda x: jnp.roll(x, 1) ** 2, sparse_representation=True)(x)
+    assert_same(jacobian.diagonal(), np.zeros(6))
+
+
+def test_large_shared_values_are_held_and_the_same() -> None:
+    """Beyond the size from which arrays are written to memory first; also batched and derived."""
+
+    def fun(x: jax.Array) -> jax.Array:
+        c = jnp.cosh(x)
+        return (jnp.roll(x, 1) - 2.0 * jnp.roll(x, -1)) * c + jnp.roll(c, 2)
+
+    n = MIN_HELD + 3
+    x = np.random.default_rng(0).uniform(-1.0, 1.0, n)
+    jacobian = jax.jit(jacve(fun, sparse_representation=True))(x)
+    expected = jax.jit(jax.jacfwd(fun))(x)
+    assert "scatter" in str(jax.make_jaxpr(jacve(fun, sparse_representation=True))(x))
+    matrix = scipy.sparse.csr_array(np.asarray(expected))
+    assert abs(jacobian.to_scipy() - matrix).max() < 1e-12
+    v = np.random.default_rng(1).normal(size=n)
+    assert_same(jacobian @ v, jax.jvp(fun, (x,), (v,))[1])
+    assert_same(v @ jacobian, jax.vjp(fun, x)[1](v)[0])
+    both = jax.vmap(jacve(fun, sparse_representation=True))(np.stack([x, -x]))
+    assert_same(both.data[0], jacobian.data)
+
+
+@pytest.mark.parametrize("shape", [(2 * MIN_HELD,), (3, MIN_HELD), (5,), ()])
+def test_holding_changes_nothing(shape: tuple[int, ...]) -> None:
+    x = jnp.asarray(np.random.default_rng(0).normal(size=shape))
+    assert_same(jax.jit(held)(x), x, tolerance=0)
+    assert_same(jax.vmap(held)(jnp.stack([x, 2.0 * x])), jnp.stack([x, 2.0 * x]), tolerance=0)
+    assert_same(jax.grad(lambda x: jnp.sum(held(x) ** 2))(x), 2.0 * x)
+
+
+# ---------------------------------------------------------------- through jacve
+
+
+V = np.random.default_rng(3).uniform(0.5, 1.5, 4)
+M = np.random.default_rng(4).uniform(0.5, 1.5, (2, 3))
+
+MAPS: dict[str, tuple[Callable[..., Any], Any]] = {
+    "scalar to scalar": (jnp.sin, np.float64(0.3)),
+    "vector to scalar": (lambda x: jnp.sum(x**2), V),
+    "scalar to vector": (lambda x: jnp.stack([x, x**2]), np.float64(0.3)),
+    "rank 1 to 2": (lambda x: x[:, None] * x[None, :], V),
+    "rank 2 to 1": (lambda x: jnp.sin(x).sum(0), M),
+    "rank 2 to 4": (lambda x: jnp.exp(x)[:, None, :, None] * jnp.ones((1, 2, 1, 2)), M),
+    "rank 4 to 3": (lambda x: jnp.cos(x)[0], np.arange(24.0).reshape(1, 2, 3, 4)),
+    "zero": (lambda x: jnp.ones((2, 3)), V),
+    "constant": (lambda x: 2.0 * x[::-1], V),
+    "empty output": (lambda x: jnp.sin(x[:0]), V),
+    "empty input": (lambda x: jnp.sin(x), np.zeros((0, 3))),
+    "single entry": (lambda x: x[1:2] ** 2, V),
+    "complex": (lambda z: jnp.exp(1j * z) * z[::-1], V + 0.5j),
+}
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_every_operation_on(name: str) -> None:
+    fun, x = MAPS[name]
+    holomorphic = np.iscomplexobj(x)
+    expected = np.asarray(jax.jacfwd(fun, holomorphic=holomorphic)(x))
+    jacobian = jacve(fun, sparse_representation=True)(x)
+    flat = as_matrix(jacobian, expected)
+    assert jacobian.shape == expected.shape
+    assert jacobian.ndim == expected.ndim
+    assert jacobian.dtype == expected.dtype
+    assert_same(jacobian.todense(), expected)
+    assert_same(jacobian.to_bcoo().todense(), expected)
+    assert_same(jacobian.to_scipy().toarray(), flat)
+    assert_same(jacobian.matrix.todense(), flat)
+    assert_same((jacobian + jacobian).todense(), 2 * expected)
+    tangent = np.asarray(x) + 1
+    wanted = (flat @ tangent.reshape(-1)).reshape(jacobian.out_shape)
+    assert_same(jacobian @ tangent, wanted)
+    if tangent.ndim > 1:
+        assert_same(jacobian @ tangent.reshape(-1), wanted.reshape(-1))
+    cotangent = np.ones(jacobian.out_shape, expected.dtype)
+    assert_same(cotangent @ jacobian, (cotangent.reshape(-1) @ flat).reshape(jacobian.in_shape))
+    assert_same(jax.jit(lambda j, v: j.T.T @ v)(jacobian, tangent), wanted)
+    assert_same(jacobian.astype(np.complex128).todense(), expected.astype(np.complex128))
+    assert "SparseJacobian(" in repr(jacobian)
+
+
+def test_one_block_per_pair_of_leaves() -> None:
+    def fun(p: dict, y: jax.Array) -> tuple[jax.Array, dict]:
+        return jnp.sin(p["a"]) * y, {"s": p["b"] @ y[:3], "t": p["a"][0] * 2.0}
+
+    p, y = {"a": V, "b": M}, V[::-1].copy()
+    found = jax.jit(jacve(fun, argnums=(1, 0), sparse_representation=True))(p, y)
+    expected = jax.jacfwd(fun, (1, 0))(p, y)
+    is_block = lambda leaf: isinstance(leaf, SparseJacobian)  # noqa: E731
+    assert_same(jax.tree.map(lambda block: block.todense(), found, is_leaf=is_block), expected)
+    assert all(map(is_block, jax.tree.leaves(found, is_leaf=is_block)))
+
+
+def test_indices_are_no_outputs_of_a_jitted_function() -> None:
+    jacobian = jax.jit(jacve(lambda x: jnp.diff(x) ** 2, sparse_representation=True))
+    compiled = jacobian.lower(V).compile()
+    assert all(leaf.dtype == np.float64 for leaf in jax.tree.leaves(compiled(V)))
+    found = compiled(V)
+    assert isinstance(found.indices, np.ndarray)
+    assert found.indices.dtype == np.int32
+    assert found.indptr.tolist() == [0, 2, 4, 6]
+    with pytest.raises(ValueError, match="read-only"):
+        found.indices[0] = 1
+
+
+# ---------------------------------------------------------------- batches
+
+
+@pytest.mark.parametrize("name", ["rank 2 to 1", "rank 1 to 2", "zero", "constant", "complex"])
+def test_results_of_vmap(name: str) -> None:
+    fun, x = MAPS[name]
+    batch = np.stack([x, x + 0.5, x - 0.25])
+    jacobian = jax.vmap(jacve(fun, sparse_representation=True))(batch)
+    one = jacve(fun, sparse_representation=True)(x)
+    expected = np.asarray(jax.vmap(jax.jacfwd(fun, holomorphic=np.iscomplexobj(x)))(batch))
+    assert jacobian.batch_shape == (3,)
+    assert jacobian.shape == one.shape
+    assert jacobian.nse == one.nse
+    assert jacobian.data.shape == (3, one.nse)
+    assert_same(jacobian.todense(), expected)
+    assert_same(jacobian.to_bcoo().todense(), expected)
+    assert_same(jacobian.matrix.todense(), expected.reshape(3, *one.matrix.shape))
+    assert_same((-jacobian + jacobian * 3.0).todense(), 2.0 * expected)
+    inside = jax.vmap(lambda x: jacve(fun, sparse_representation=True)(x) @ x)(batch)
+    assert_same(jax.vmap(lambda j, x: j @ x)(jacobian, batch), inside)
+    if one.out_shape == one.in_shape:
+        size = x.size
+        flat = np.asarray(jacobian.todense()).reshape(3, size, size)
+        diagonal = np.diagonal(flat, axis1=1, axis2=2).reshape(3, *x.shape)
+        assert_same(jacobian.diagonal(), diagonal)
+    for refused in (lambda: jacobian @ x, lambda: x @ jacobian, jacobian.to_scipy):
+        with pytest.raises(InvalidArgumentError, match="batch"):
+            refused()
+    with pytest.raises(InvalidArgumentError, match="batch"):
+        jacobian.to_bcsr()
+
+
+def test_two_batch_axes() -> None:
+    fun, x = MAPS["rank 2 to 1"]
+    batch = np.stack([np.stack([x, 2 * x]), np.stack([x + 1, x + 2])])
+    jacobian = jax.vmap(jax.vmap(jacve(fun, sparse_representation=True)))(batch)
+    assert jacobian.batch_shape == (2, 2)
+    assert_same(jacobian.todense(), jax.vmap(jax.vmap(jax.jacfwd(fun)))(batch))
+
+
+def test_a_trailing_batch_axis_is_refused() -> None:
+    batch = np.stack([V, V, V])
+    trailing = jax.vmap(
+        jacve(lambda x: jnp.sin(x) * x[0], sparse_representation=True), out_axes=-1
+    )(batch)
+    with pytest.raises(InvalidArgumentError, match="out_axes=0"):
+        trailing.todense()
+
+
+# ---------------------------------------------------------------- refusals, pictures
+
+
+def square() -> SparseJacobian:
+    return jacve(lambda x: jnp.sin(x), sparse_representation=True)(M)
+
+
+def test_refusals_say_what_was_expected() -> None:
+    jacobian = square()
+    with pytest.raises(InvalidArgumentError, match=r"expected \(2, 3\)"):
+        jacobian @ np.ones((3, 2))
+    with pytest.raises(InvalidArgumentError, match=r"flat vector of 6"):
+        np.ones(5) @ jacobian
+    with pytest.raises(InvalidTypeError, match="scipy"):
+        jacobian @ jacobian
+    with pytest.raises(InvalidArgumentError, match="out_shape"):
+        jacobian + jacobian.matrix
+    with pytest.raises(InvalidArgumentError, match="csr"):
+        jacobian.to_scipy("nope")
+    with pytest.raises(InvalidTypeError, match="tracing"):
+        jax.jit(lambda j: j.to_scipy())(jacobian)
+    with pytest.raises(InvalidArgumentError, match="matrix"):
+        jacve(lambda x: x[0], sparse_representation=True)(M).diagonal()
+    for wrong in (lambda: jacobian * np.ones(3), lambda: jacobian + 1.0, lambda: jacobian / "a"):
+        with pytest.raises(TypeError):
+            wrong()
+
+
+@pytest.mark.parametrize("format", ["csr", "csc", "coo"])
+def test_scipy_formats(format: str) -> None:
+    matrix = square().to_scipy(format)
+    assert matrix.format == format
+    assert_same(matrix.toarray(), np.diag(np.cos(M).reshape(-1)))
+
+
+def test_bcsr_is_one() -> None:
+    assert isinstance(square().to_bcsr(), jax_sparse.BCSR)
+
+
+def test_repr_draws_the_pattern() -> None:
+    lines = repr(jacve(lambda x: jnp.sin(x), sparse_representation=True)(np.ones(8))).splitlines()
+    assert lines[0].startswith("SparseJacobian(8 <- 8, float64, nse=8, sparsity=87.5%")
+    assert lines[1:] == ["⠑⢄⠀⠀", "⠀⠀⠑⢄"]
+
+
+@pytest.mark.parametrize(("rows", "columns"), list(itertools.product([1, 3, 1000], repeat=2)))
+def test_pictures_are_small(rows: int, columns: int) -> None:
+    jacobian = jacve(lambda x: jnp.zeros(rows).at[0].set(x[-1] ** 2), sparse_representation=True)
+    lines = repr(jacobian(np.ones(columns))).splitlines()
+    assert len(lines) <= 21
+    assert max(map(len, lines[1:])) <= 40
+    assert any(c != "⠀" for line in lines[1:] for c in line)
+
+
+def test_large_matrices_have_no_picture() -> None:
+    spec = jax.ShapeDtypeStruct((10**6,), np.float64)
+    jacobian = jax.eval_shape(jacve(lambda x: jnp.diff(x) ** 2, sparse_representation=True), spec)
+    assert len(repr(jacobian).splitlines()) == 1
+
+
+def test_spy_returns_figure_and_axes() -> None:
+    plt = pytest.importorskip("matplotlib.pyplot")
+    plt.switch_backend("Agg")
+    figure, axes = square().spy()
+    assert axes.figure is figure
+    assert len(axes.lines[0].get_xdata()) == 6
+    again = square().spy(ax=axes)
+    assert again == (figure, axes)
+    plt.close(figure)
+
+
+def test_single_numbers_beside_a_matrix_of_one_element_are_dropped() -> None:
+    """A term whose only position lies outside is no part of the sum."""
+    terms = [Term((), (constant(place),), (), (Factor((), ()),)) for place in (0, 3)]
+    inside, outside = (intern_structure((1,), (), [term]) for term in terms)
+    both = intern_structure((1,), (), terms)
+    one, two = jnp.ones(()), jnp.full((), 2.0)
+    assert_same(assemble(both, [one, two], np.float64), np.ones(1))
+    assert_same(assemble(inside, [one], np.float64), np.ones(1))
+    assert_same(assemble(outside, [two], np.float64), np.zeros(1))
+
+
+def test_empty_structure_has_a_layout() -> None:
+    empty: Structure = intern_structure((2,), (3,), [])
+    assert coordinate_layout(empty).indices.shape == (0, 2)
