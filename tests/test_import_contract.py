@@ -17,15 +17,16 @@ ROOT = Path(__file__).resolve().parent.parent
 # Every layer may import `elimination_orders` except those in NO_PLANNER.
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
+    "coloring": {"errors"},
     "edges": {"errors"},
     "graph": {"errors", "edges"},
     "rules": {"errors", "edges", "graph"},
     "program": {"errors", "edges", "rules", "graph"},
-    "emit": {"errors", "edges", "rules", "program"},
-    "api": {"errors", "edges", "rules", "graph", "program", "emit"},
-    "__init__": {"errors", "edges", "rules", "graph", "program", "emit", "api"},
+    "emit": {"errors", "coloring", "edges", "rules", "program"},
+    "api": {"errors", "coloring", "edges", "rules", "graph", "program", "emit"},
+    "__init__": {"errors", "coloring", "edges", "rules", "graph", "program", "emit", "api"},
 }
-NO_PLANNER = {"errors", "edges", "rules", "graph", "program", "emit"}
+NO_PLANNER = {"errors", "coloring", "edges", "rules", "graph", "program", "emit"}
 
 # Private JAX, by prefix. `jax.extend.core` is the public door to the same things.
 PRIVATE_JAX = ("jax._src", "jax.core", "jax.interpreters")

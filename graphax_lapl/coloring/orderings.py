@@ -42,9 +42,9 @@ def largest_first(pattern: Pattern) -> list[int]:
 def residues(pattern: Pattern) -> list[int]:
     """Columns of one residue after the other, for the least modulus that fits the diagonals.
 
-    On a grid most entries stand on a few diagonals `column - row = d`. Columns that are equal modulo
-    p share no row of them where the d differ modulo p; what does not fit (wrapped borders) is left
-    to the greedy algorithm.
+    On a grid most entries stand on a few diagonals `column - row = d`. Columns that are equal
+    modulo p share no row of them where the d differ modulo p; what does not fit (wrapped borders)
+    is left to the greedy algorithm.
     """
     diagonals, counts = np.unique(pattern.cols - pattern.rows, return_counts=True)
     main = diagonals[2 * counts > counts.max(initial=0)]

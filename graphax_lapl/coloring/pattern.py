@@ -67,7 +67,8 @@ class Pattern:
         mask = np.asarray(mask)
         if mask.ndim != 2:
             raise InvalidArgumentError(f"mask must be a matrix, got shape {mask.shape}.")
-        return cls.of(*np.nonzero(mask), mask.shape)
+        rows, cols = np.nonzero(mask)
+        return cls.of(rows, cols, (mask.shape[0], mask.shape[1]))
 
     @property
     def nse(self) -> int:
@@ -95,7 +96,10 @@ class Pattern:
         """For each row the columns of its entries, as Python lists."""
         ends = np.cumsum(self.row_counts).tolist()
         cols = self.cols.tolist()
-        return [cols[end - count : end] for end, count in zip(ends, self.row_counts.tolist(), strict=True)]
+        return [
+            cols[end - count : end]
+            for end, count in zip(ends, self.row_counts.tolist(), strict=True)
+        ]
 
     @property
     def is_symmetric(self) -> bool:

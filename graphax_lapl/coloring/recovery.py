@@ -62,7 +62,10 @@ class Coloring:
         right = np.arange(self.columns)[:, None] == self.column_colors
         left = np.arange(self.rows)[:, None] == self.row_colors
         return np.concatenate(
-            [(right.astype(matrix.dtype) @ matrix.T).ravel(), (left.astype(matrix.dtype) @ matrix).ravel()]
+            [
+                (right.astype(matrix.dtype) @ matrix.T).ravel(),
+                (left.astype(matrix.dtype) @ matrix).ravel(),
+            ]
         )
 
     def decompress(self, compressed: np.ndarray) -> np.ndarray:
@@ -71,8 +74,10 @@ class Coloring:
 
     def __repr__(self) -> str:
         m, n = self.pattern.shape
-        what = f"{self.columns} column and {self.rows} row colours" if self.rows and self.columns else (
-            f"{self.count} {'row' if self.rows else 'column'} colours"
+        what = (
+            f"{self.columns} column and {self.rows} row colours"
+            if self.rows and self.columns
+            else (f"{self.count} {'row' if self.rows else 'column'} colours")
         )
         return (
             f"Coloring({m}x{n}, nse={self.pattern.nse}, {what}, lower bound {self.lower_bound}, "

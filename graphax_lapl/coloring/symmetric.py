@@ -1,10 +1,10 @@
 """Star and acyclic colourings of the graph of a symmetric matrix.
 
 Vertices are the rows (equally columns), edges the off-diagonal entries. Both colourings are proper.
-Star: every path on four vertices has three colours or more, so that each edge lies in a two-coloured
-star and its entry can be read off directly. Acyclic: every cycle has three colours or more, so that
-the entries follow by substitution, with fewer colours. Gebremedhin, Manne and Pothen, What color is
-your Jacobian? SIAM Review 47, 2005; Gebremedhin, Tarafdar, Manne and Pothen, New acyclic and star
+Star: every path on four vertices has three colours or more, so that each edge lies in a
+two-coloured star and its entry can be read off directly. Acyclic: every cycle has three colours or
+more, so that the entries follow by substitution, with fewer colours. Gebremedhin, Manne and Pothen,
+What color is your Jacobian? SIAM Review 47, 2005; Gebremedhin, Tarafdar, Manne and Pothen, New acyclic and star
 coloring algorithms with application to computing Hessians, SIAM J. Sci. Comput. 29, 2007.
 """
 
@@ -65,7 +65,9 @@ def _bound(pattern: Pattern) -> int:
     return 2 if off else min(1, pattern.nse)
 
 
-def _best(pattern: Pattern, paint: Callable[[list[list[int]], Sequence[int]], list[int]]) -> np.ndarray:
+def _best(
+    pattern: Pattern, paint: Callable[[list[list[int]], Sequence[int]], list[int]]
+) -> np.ndarray:
     """The fewest colours over the orders natural and by degree; ties go to the first."""
     if not pattern.is_symmetric:
         raise InvalidArgumentError(

@@ -35,11 +35,15 @@ def bicoloring(pattern: Pattern, row_weight: float = 1.0) -> Coloring:
     found = [color_columns(pattern), color_rows(pattern)]
     limit = min(found[0].columns, row_weight * found[1].rows)
     bound = min(1, pattern.nse)
-    for threshold in _thresholds(pattern, row_weight, limit):
-        found.append(_peeled(pattern, pattern.row_counts > threshold, bound))
+    found += [
+        _peeled(pattern, pattern.row_counts > threshold, bound)
+        for threshold in _thresholds(pattern, row_weight, limit)
+    ]
     flipped = pattern.transposed
-    for threshold in _thresholds(flipped, 1 / row_weight, limit / row_weight):
-        found.append(_mirrored(pattern, _peeled(flipped, flipped.row_counts > threshold, bound)))
+    found += [
+        _mirrored(pattern, _peeled(flipped, flipped.row_counts > threshold, bound))
+        for threshold in _thresholds(flipped, 1 / row_weight, limit / row_weight)
+    ]
     return min(found, key=lambda c: c.columns + row_weight * c.rows)
 
 
