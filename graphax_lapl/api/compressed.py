@@ -23,6 +23,7 @@ from .compression import Compressed
 from .plan import Plan
 
 __all__ = [
+    "PATTERN_PROVIDERS",
     "CompressedPlan",
     "PatternProvider",
     "cheaper_compressed",
@@ -31,7 +32,7 @@ __all__ = [
 ]
 
 #: Explicit orders enumerate at most this many positions.
-MAX_POSITIONS = 50_000_000
+MAX_POSITIONS = 10_000_000
 #: What a vector-Jacobian product costs, in Jacobian-vector products.
 ROW_WEIGHT = 1.5
 #: "auto" enumerates at most this many positions, and at most this part of the dense matrix.
@@ -43,45 +44,42 @@ DEAR = 4
 #: By how much compression must be cheaper: its gathers cost more than they count.
 MARGIN = 1.5
 
-PatternProvider = Callable[[Plan], Pattern]
+PatternProvider = Callable[[Plan, int], Pattern | None]
 """Finds where the Jacobian of a plan's graph may be nonzero, over all leaves raveled.
 
-It must never leave out a position that can be nonzero.
+It must contain every position that can be nonzero, for all inputs. None where it does not know, or
+where there are more positions than the given number.
 """
 
 
-def planned_pattern(plan: Plan) -> Pattern:
-    """The positions of a plan's blocks: what the structure of the operations says.
-
-    Raises:
-        InvalidArgumentError: where there are too many to enumerate.
-    """
-    rows, cols, starts = [], [], _starts(plan.whole.blocks)
-    entries = sum(
-        term.entries
-        for row in plan.whole.blocks
-        for block in row
-        if block.structure is not None
-        for term in block.structure.terms
-    )
-    if entries > MAX_POSITIONS:
-        raise InvalidArgumentError(
-            f"order: the Jacobian of {plan.graph.function} has up to {entries} structural "
-            f"nonzeros, and compressed evaluation enumerates at most {MAX_POSITIONS}. Use another order."
-        )
-    for row, row_start in zip(plan.whole.blocks, starts[0], strict=False):
+def planned_pattern(plan: Plan, limit: int) -> Pattern | None:
+    """The positions of a plan's blocks: what the structure of the operations says."""
+    blocks = plan.whole.blocks
+    structures = [b.structure for row in blocks for b in row if b.structure is not None]
+    # Repeated positions count once, but finding out takes time in proportion to all of them.
+    if sum(term.entries for s in structures for term in s.terms) > 2 * limit:
+        return None
+    if sum(structural_nonzeros(structure) for structure in structures) > limit:
+        return None
+    starts = _starts(blocks)
+    rows, cols = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    for row, row_start in zip(blocks, starts[0], strict=False):
         for block, column_start in zip(row, starts[1], strict=False):
-            if block.structure is None:
-                continue
-            r, c = _flat_positions(block.structure)
-            rows.append(row_start + r)
-            cols.append(column_start + c)
-    empty = np.zeros(0, np.int64)
-    return Pattern.of(
-        np.concatenate(rows or [empty]),
-        np.concatenate(cols or [empty]),
-        (starts[0][-1], starts[1][-1]),
-    )
+            if block.structure is not None:
+                r, c = _flat_positions(block.structure)
+                rows.append(row_start + r)
+                cols.append(column_start + c)
+    return Pattern.of(np.concatenate(rows), np.concatenate(cols), (starts[0][-1], starts[1][-1]))
+
+
+#: Who is asked for a pattern; the one with the fewest positions is used.
+PATTERN_PROVIDERS: list[PatternProvider] = [planned_pattern]
+
+
+def _smallest_pattern(plan: Plan, limit: int) -> Pattern | None:
+    found = [provider(plan, limit) for provider in PATTERN_PROVIDERS]
+    known = [pattern for pattern in found if pattern is not None]
+    return min(known, key=lambda pattern: pattern.nse) if known else None
 
 
 def _flat_positions(structure: Structure) -> tuple[np.ndarray, np.ndarray]:
@@ -184,21 +182,17 @@ class CompressedPlan(Plan):
         return f"CompressedPlan({self.graph.function}: {self.coloring!r})"
 
 
-def compressed_plan(
-    plan: Plan, traced: Traced, wanted: Compressed, provider: PatternProvider = planned_pattern
-) -> CompressedPlan:
+def compressed_plan(plan: Plan, traced: Traced, wanted: Compressed) -> CompressedPlan:
     """The plan that evaluates the Jacobian of `plan` compressed.
 
     Args:
         plan: an elimination plan of the same function.
         traced: the function's trace.
-        wanted: which products are allowed.
-        provider: finds the pattern where `wanted` has none.
+        wanted: which products are allowed, and the pattern where the caller knows it.
 
     Raises:
         InvalidTypeError: for complex inputs or outputs.
-        InvalidArgumentError: for a pattern of another shape, or one that is not symmetric although
-            symmetry is claimed.
+        InvalidArgumentError: for a pattern of another shape, or one with too many positions.
     """
     if _has_complex(plan.graph):
         raise InvalidTypeError(
@@ -207,11 +201,22 @@ def compressed_plan(
         )
     starts = _starts(plan.whole.blocks)
     shape = (starts[0][-1], starts[1][-1])
-    pattern = wanted.pattern if wanted.pattern is not None else provider(plan)
+    pattern = wanted.pattern or _smallest_pattern(plan, MAX_POSITIONS)
+    if pattern is None:
+        raise InvalidArgumentError(
+            f"order={wanted.name!r}: the Jacobian of {plan.graph.function} has more than "
+            f"{MAX_POSITIONS} structural nonzeros, too many to colour. Use another order, or pass "
+            "Compressed(pattern=...) if you know that there are fewer."
+        )
     if pattern.shape != shape:
         raise InvalidArgumentError(
             f"pattern has shape {pattern.shape}, but {plan.graph.function} maps {shape[1]} raveled "
             f"inputs to {shape[0]} raveled outputs: expected shape {shape}."
+        )
+    if wanted.check and not pattern.nse:
+        raise InvalidArgumentError(
+            "pattern has no entries, which leaves nothing that could be NaN where it is wrong. "
+            "Pass check=False if the Jacobian is known to vanish."
         )
     coloring = _coloring(pattern, wanted.mode, traced)
     program = CompressedProgram(
@@ -260,7 +265,9 @@ def _coloring(pattern: Pattern, mode: str, traced: Traced) -> Coloring:
     if mode == "both":
         return bicoloring(pattern, ROW_WEIGHT)
     if mode == "symmetric":
-        return star_coloring(pattern)
+        # Where only one of two mirror images can be nonzero, both are zero.
+        common = pattern.intersection(pattern.transposed)
+        return min((star_coloring(common), color_columns(common)), key=lambda c: c.count)
     # JAX transposes no while loop and pushes no tangent through a custom_vjp.
     names = _primitives(traced.closed.jaxpr)
     if "while" in names:
@@ -290,36 +297,28 @@ def _has_complex(graph: ComputationalGraph) -> bool:
     return any(np.issubdtype(dtype, np.complexfloating) for dtype in ends)
 
 
-def worthwhile(plan: Plan) -> bool:
-    """Whether compression may beat a plan; decided by what is known already, in microseconds.
-
-    Elimination must be dear (an opaque map, or many times the operations of the function), the
-    pattern sparse and small.
-    """
-    if _has_complex(plan.graph):
-        return False
-    opaque = any(
-        factor.opaque for arrow in plan.graph.arrows.values() for factor in arrow.structure.factors
-    )
-    if not opaque:
-        own = plan.function_flops
-        if plan.count("flops").flops < DEAR * max(1, own):
-            return False
-    structures = [b.structure for row in plan.whole.blocks for b in row if b.structure is not None]
-    entries = sum(term.entries for s in structures for term in s.terms)
-    size = sum(math.prod((*b.out_shape, *b.in_shape)) for row in plan.whole.blocks for b in row)
-    if entries > MAX_AUTO_POSITIONS or not structures:
-        return False
-    return sum(structural_nonzeros(s) for s in structures) <= MAX_AUTO_DENSITY * size
+def _is_dear(plan: Plan) -> bool:
+    """Whether elimination does much more than the function, or applies maps it cannot see into."""
+    arrows = plan.graph.arrows.values()
+    opaque = any(factor.opaque for arrow in arrows for factor in arrow.structure.factors)
+    return opaque or plan.count("flops").flops > DEAR * max(1, plan.function_flops)
 
 
 def cheaper_compressed(plan: Plan, traced: Traced) -> Plan | None:
-    """The compressed plan where it is predicted to be clearly cheaper than `plan`."""
-    if not worthwhile(plan):
+    """The compressed plan where it is predicted to be clearly cheaper than `plan`, else None.
+
+    Questions in the order of what they cost: is elimination dear, is the pattern sparse and small,
+    do as many products as there are colours cost less. Only then both programs are traced.
+    """
+    if not _is_dear(plan) or _has_complex(plan.graph):
         return None
-    pattern = planned_pattern(plan)
-    found = compressed_plan(plan, traced, Compressed(), lambda _: pattern)
-    if found.coloring.count * plan.function_flops > plan.traced_work.predicted:
+    heights, widths = _starts(plan.whole.blocks)
+    limit = min(MAX_AUTO_POSITIONS, int(MAX_AUTO_DENSITY * heights[-1] * widths[-1]))
+    pattern = _smallest_pattern(plan, limit)
+    if pattern is None or not pattern.nse:
+        return None
+    found = compressed_plan(plan, traced, Compressed(pattern=pattern, check=False))
+    eliminated = plan.traced_work.predicted
+    if found.coloring.count * plan.function_flops > eliminated:
         return None  # each product does at least what the function does
-    cheaper = found.traced_work.predicted * MARGIN < plan.traced_work.predicted
-    return found if cheaper else None
+    return found if found.traced_work.predicted * MARGIN < eliminated else None

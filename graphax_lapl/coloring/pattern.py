@@ -91,6 +91,12 @@ class Pattern:
         order = np.argsort(self.cols, kind="stable")
         return Pattern(self.cols[order], self.rows[order], (self.shape[1], self.shape[0]))
 
+    def intersection(self, other: Pattern) -> Pattern:
+        """The entries of both patterns, which must have the same shape."""
+        flat = [p.rows * self.shape[1] + p.cols for p in (self, other)]
+        kept = np.isin(flat[0], flat[1], assume_unique=True)
+        return Pattern(self.rows[kept], self.cols[kept], self.shape)
+
     @cached_property
     def row_lists(self) -> list[list[int]]:
         """For each row the columns of its entries, as Python lists."""

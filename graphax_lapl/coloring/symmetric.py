@@ -3,9 +3,11 @@
 Vertices are the rows (equally columns), edges the off-diagonal entries. Both colourings are proper.
 Star: every path on four vertices has three colours or more, so that each edge lies in a
 two-coloured star and its entry can be read off directly. Acyclic: every cycle has three colours or
-more, so that the entries follow by substitution, with fewer colours. Gebremedhin, Manne and Pothen,
-What color is your Jacobian? SIAM Review 47, 2005; Gebremedhin, Tarafdar, Manne and Pothen, New acyclic and star
-coloring algorithms with application to computing Hessians, SIAM J. Sci. Comput. 29, 2007.
+more, so that the entries follow by substitution, with fewer colours.
+
+Gebremedhin, Manne and Pothen, What color is your Jacobian? SIAM Review 47, 2005. Gebremedhin,
+Tarafdar, Manne and Pothen, New acyclic and star coloring algorithms with application to computing
+Hessians, SIAM J. Sci. Comput. 29, 2007.
 """
 
 from __future__ import annotations

@@ -97,8 +97,12 @@ class CompressedProgram:
         # Derivative rules of JAX mix dtypes in places; the user's strictness is about their code.
         with jax.numpy_dtype_promotion("standard"):
             compressed, probed, results = self._products(split, moving)
-            entries = self._checked(compressed, probed)
-            blocks = [[self._read(block, entries, sparse) for block in row] for row in self.blocks]
+            spoiled = None if probed is None else self._contradicts(compressed, probed)
+            if spoiled is not None:
+                compressed = jnp.where(spoiled, jnp.asarray(jnp.nan, compressed.dtype), compressed)
+            blocks = [
+                [_read(block, compressed, spoiled, sparse) for block in row] for row in self.blocks
+            ]
         return (results if values else results[self.outputs :]), blocks
 
     def _products(
@@ -144,10 +148,8 @@ class CompressedProgram:
     def _row_probe(self) -> np.ndarray | None:
         return _probe(self.coloring.pattern.shape[0]) if self.check else None
 
-    def _checked(self, compressed: Array, probed: Array | None) -> Array:
-        """The compressed values, NaN where they do not explain the product with the probe."""
-        if probed is None:
-            return compressed
+    def _contradicts(self, compressed: Array, probed: Array) -> Array:
+        """Whether the entries do not explain the product with the probe."""
         pattern, coloring = self.coloring.pattern, self.coloring
         by_columns = bool(coloring.columns) or not coloring.rows
         probe = self._column_probe if by_columns else self._row_probe
@@ -159,20 +161,25 @@ class CompressedProgram:
         explained = zero.at[out].add(products)
         scale = zero.at[out].add(jnp.abs(products)) + jnp.abs(probed)
         tolerance = float(jnp.finfo(entries.dtype).eps) ** 0.5
-        wrong = jnp.any(jnp.abs(explained - probed) > tolerance * scale)
-        return jnp.where(wrong, jnp.asarray(jnp.nan, compressed.dtype), compressed)
+        return jnp.any(jnp.abs(explained - probed) > tolerance * scale)
 
-    def _read(self, block: CompressedBlock, compressed: Array, sparse: bool) -> Any:
-        """The dense block, or the list of its terms' values."""
-        if block.structure is None:
-            return [] if sparse else jnp.zeros(block.shape, block.dtype)
-        source = block.source
-        values = compressed
-        if len(source) != compressed.shape[0] or (source != np.arange(len(source))).any():
-            values = compressed.at[source].get(mode="promise_in_bounds")
-        values = lax.convert_element_type(values, block.dtype)
-        values = values.reshape(block.structure.terms[0].sizes)
-        return [values] if sparse else assemble(block.structure, [values], block.dtype)
+
+def _read(block: CompressedBlock, compressed: Array, spoiled: Array | None, sparse: bool) -> Any:
+    """The dense block, or the list of its terms' values."""
+    if block.structure is None:
+        if sparse:
+            return []
+        zero = jnp.zeros(block.shape, block.dtype)
+        return (
+            zero if spoiled is None else jnp.where(spoiled, jnp.asarray(jnp.nan, zero.dtype), zero)
+        )
+    source = block.source
+    values = compressed
+    if len(source) != compressed.shape[0] or (source != np.arange(len(source))).any():
+        values = compressed.at[source].get(mode="promise_in_bounds")
+    values = lax.convert_element_type(values, block.dtype)
+    values = values.reshape(block.structure.terms[0].sizes)
+    return [values] if sparse else assemble(block.structure, [values], block.dtype)
 
 
 def _probe(size: int) -> np.ndarray:
