@@ -113,7 +113,9 @@ def _pattern(given: Any) -> Pattern:
         indices = np.asarray(given.indices)
         if given.n_batch or given.n_dense or indices.shape[-1] != 2:
             raise InvalidTypeError("pattern: a BCOO must have two sparse dimensions and no others.")
-        valid = (indices < np.array(given.shape)).all(axis=1)  # padding stands outside of the matrix
+        valid = (indices < np.array(given.shape)).all(
+            axis=1
+        )  # padding stands outside of the matrix
         return Pattern.of(indices[valid, 0], indices[valid, 1], given.shape)
     if hasattr(given, "__array__") or isinstance(given, list | tuple):
         return Pattern.of_mask(given)

@@ -192,13 +192,13 @@ def _built(prepared: Prepared, order: EliminationOrder) -> Plan:
 
 def _compressed(prepared: Prepared, wanted: Compressed) -> Plan:
     """Compressed evaluation with the structure of the cheapest elimination."""
-    elimination = _remembered(prepared, "cheapest", lambda: _cheapest(prepared))
+    elimination = _remembered(prepared, ("cheapest",), lambda: _cheapest(prepared))
     return compressed_plan(elimination, prepared.traced, wanted)
 
 
 def _automatic(prepared: Prepared) -> Plan:
     """The cheapest elimination, or compressed evaluation where that is clearly cheaper."""
-    best = _remembered(prepared, "cheapest", lambda: _cheapest(prepared))
+    best = _remembered(prepared, ("cheapest",), lambda: _cheapest(prepared))
     chosen = cheaper_compressed(best, prepared.traced) or best
     order = dataclasses.replace(chosen.order, method=f"auto ({chosen.order.method})")
     return dataclasses.replace(chosen, order=order)

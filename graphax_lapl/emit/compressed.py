@@ -83,7 +83,7 @@ class CompressedProgram:
         """Evaluate on the constants and the leaves; what `Plan.emit` promises."""
         count = len(self.jaxpr.constvars)
         fun = core.jaxpr_as_fun(core.ClosedJaxpr(self.jaxpr, list(inputs[:count])))
-        leaves = [jnp.asarray(leaf) for leaf in inputs[count:]]
+        leaves = [x if isinstance(x, Array) else jnp.asarray(x) for x in inputs[count:]]
         moving = tuple(x for x, d in zip(leaves, self.differentiated, strict=True) if d)
 
         def split(*moved: Array) -> tuple[tuple[Array, ...], list[Any]]:
@@ -131,14 +131,11 @@ class CompressedProgram:
             parts.append(flat[: coloring.rows])
             probed = flat[-1] if probe is not None else probed
         assert results is not None
-        kind = jnp.result_type(*parts) if parts else jnp.result_type(*moving)
-        raveled = [lax.convert_element_type(part, kind).reshape(-1) for part in parts]
-        whole = lax.concatenate(raveled, 0) if len(raveled) > 1 else None
-        return (
-            (raveled[0] if raveled else jnp.zeros(0, kind)) if whole is None else whole,
-            probed,
-            results,
-        )
+        if not parts:
+            return jnp.zeros(0), None, results
+        kind = jnp.result_type(*parts)
+        flat_parts = [lax.convert_element_type(part, kind).reshape(-1) for part in parts]
+        return jnp.concatenate(flat_parts), probed, results
 
     @cached_property
     def _column_probe(self) -> np.ndarray | None:

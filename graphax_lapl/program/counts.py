@@ -123,7 +123,8 @@ def traced_work(fun: Any, types: Sequence[Any]) -> TracedWork:
 
 def _bytes(variable: Any) -> int:
     aval = variable.aval
-    return math.prod(getattr(aval, "shape", ())) * getattr(aval.dtype, "itemsize", 4)
+    itemsize = getattr(getattr(aval, "dtype", None), "itemsize", 4)
+    return math.prod(getattr(aval, "shape", ())) * int(itemsize)
 
 
 def _jaxpr_bytes(jaxpr: Any) -> int:
