@@ -43,6 +43,11 @@ MAX_AUTO_DENSITY = 0.25
 DEAR = 4
 #: By how much compression must be cheaper: its gathers cost more than they count.
 MARGIN = 1.5
+#: Programs with more instructions take XLA so long to compile (2,000: forty seconds) that any gain
+#: is enough.
+LONG = 1000
+#: So many entries, repeated ones included, are always enumerated when a pattern is wanted.
+QUICK = 300_000
 
 PatternProvider = Callable[[Plan, int], Pattern | None]
 """Finds where the Jacobian of a plan's graph may be nonzero, over all leaves raveled.
@@ -57,7 +62,7 @@ def planned_pattern(plan: Plan, limit: int) -> Pattern | None:
     blocks = plan.whole.blocks
     structures = [b.structure for row in blocks for b in row if b.structure is not None]
     # Repeated positions count once, but finding out takes time in proportion to all of them.
-    if sum(term.entries for s in structures for term in s.terms) > 2 * limit:
+    if sum(term.entries for s in structures for term in s.terms) > max(2 * limit, QUICK):
         return None
     if sum(structural_nonzeros(structure) for structure in structures) > limit:
         return None
@@ -321,4 +326,5 @@ def cheaper_compressed(plan: Plan, traced: Traced) -> Plan | None:
     eliminated = plan.traced_work.predicted
     if found.coloring.count * plan.function_flops > eliminated:
         return None  # each product does at least what the function does
-    return found if found.traced_work.predicted * MARGIN < eliminated else None
+    margin = 1.0 if len(plan.program.instructions) > LONG else MARGIN
+    return found if found.traced_work.predicted * margin < eliminated else None

@@ -15,6 +15,8 @@ class StarPainter:
     Attributes:
         neighbours: adjacent vertices of each vertex.
         neutral: vertices that will never have a colour; their neighbours' colours must differ.
+        cautious: whether the neighbours of a vertex that has no colour yet must differ, too. That
+            costs colours now and may save them later.
         color: colour of each vertex, -1 where it has none.
         once: for each vertex the colours among its neighbours.
         twice: for each vertex the colours that two of its neighbours or more have: it is the hub
@@ -23,11 +25,17 @@ class StarPainter:
             (k, colour of w) whose hub is a neighbour of w.
     """
 
-    def __init__(self, neighbours: list[list[int]], neutral: list[bool] | None = None):
+    def __init__(
+        self,
+        neighbours: list[list[int]],
+        neutral: list[bool] | None = None,
+        cautious: bool = False,
+    ):
         """Start without colours."""
         count = len(neighbours)
         self.neighbours = neighbours
         self.neutral = neutral or [False] * count
+        self.cautious = cautious
         self.color = [-1] * count
         self.once = [0] * count
         self.twice = [0] * count
@@ -76,6 +84,6 @@ class StarPainter:
                 # The vertex would be a hub with w as one of several leaves: w may have no other
                 # neighbour of its colour. Or a leaf of w: then w must not be a leaf already.
                 forbidden |= self.once[w] if several >> own & 1 else self.spoken[w]
-            elif self.neutral[w]:
+            elif self.cautious or self.neutral[w]:
                 forbidden |= self.once[w]
         return ~forbidden & (forbidden + 1)

@@ -30,7 +30,7 @@ def star_coloring(pattern: Pattern) -> Coloring:
     Raises:
         InvalidArgumentError: for a pattern that is not symmetric.
     """
-    colors = _best(pattern, _star)
+    colors = _best(pattern, _star, _cautious_star)
     m = pattern.shape[0]
     count = int(colors.max(initial=-1)) + 1
     # Entry (v, w) stands alone in the sum (v, colour of w), or else in (w, colour of v).
@@ -68,7 +68,7 @@ def _bound(pattern: Pattern) -> int:
 
 
 def _best(
-    pattern: Pattern, paint: Callable[[list[list[int]], Sequence[int]], list[int]]
+    pattern: Pattern, *paints: Callable[[list[list[int]], Sequence[int]], list[int]]
 ) -> np.ndarray:
     """The fewest colours over the orders natural and by degree; ties go to the first."""
     if not pattern.is_symmetric:
@@ -81,17 +81,21 @@ def _best(
     graph = Pattern(pattern.rows[off], pattern.cols[off], pattern.shape)
     neighbours = graph.row_lists
     by_degree = np.argsort(-graph.row_counts, kind="stable").tolist()
-    found = [paint(neighbours, order) for order in (range(n), by_degree)]
+    found = [paint(neighbours, order) for paint in paints for order in (range(n), by_degree)]
     best = np.array(min(found, key=lambda colors: max(colors, default=-1)), np.int64)
     best[pattern.row_counts == 0] = -1  # no entry, no product
     return best
 
 
-def _star(neighbours: list[list[int]], order: Sequence[int]) -> list[int]:
-    painter = StarPainter(neighbours)
+def _star(neighbours: list[list[int]], order: Sequence[int], cautious: bool = False) -> list[int]:
+    painter = StarPainter(neighbours, cautious=cautious)
     for vertex in order:
         painter.paint(vertex, proper=True)
     return painter.color
+
+
+def _cautious_star(neighbours: list[list[int]], order: Sequence[int]) -> list[int]:
+    return _star(neighbours, order, cautious=True)
 
 
 def _acyclic(neighbours: list[list[int]], order: Sequence[int]) -> list[int]:
