@@ -325,14 +325,14 @@ def test_auto_compresses_a_long_unrolled_program() -> None:
     """Every step widens the band: elimination adds up hundreds of terms."""
 
     def fun(x: jax.Array) -> jax.Array:
-        for _ in range(7):
+        for _ in range(8):
             x = x + 0.1 * (jnp.roll(x, 1) - 2.0 * x + jnp.roll(x, -1)) * jnp.sin(x)
         return x
 
-    x = np.linspace(0.0, 1.0, 180)
+    x = np.linspace(0.0, 1.0, 1000)
     plan = make_plan(fun, x)
     assert isinstance(plan, CompressedPlan)
-    assert 15 <= plan.coloring.count <= 20
+    assert 17 <= plan.coloring.count <= 22
     assert_same(plan.compile()(x), jax.jit(jax.jacfwd(fun))(x))
 
 
