@@ -8,6 +8,7 @@ from .api.analysis import (
     count_ops,
     make_plan,
 )
+from .api.compression import Compressed
 from .api.divergence import divergence_ve
 from .api.hessian import hessve
 from .api.jacobian import jacve, value_and_jacve
@@ -31,6 +32,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Comparison",
     "ComparisonRow",
+    "Compressed",
     "ComputationalGraph",
     "EliminationOrder",
     "GraphaxLaplError",

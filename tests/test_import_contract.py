@@ -18,15 +18,16 @@ ROOT = Path(__file__).resolve().parent.parent
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
     "plotting": set(),
+    "coloring": {"errors"},
     "edges": {"errors"},
     "graph": {"errors", "plotting", "edges"},
     "rules": {"errors", "edges", "graph"},
     "program": {"errors", "edges", "rules", "graph"},
-    "emit": {"errors", "edges", "rules", "program"},
-    "api": {"errors", "plotting", "edges", "rules", "graph", "program", "emit"},
-    "__init__": {"errors", "edges", "rules", "graph", "program", "emit", "api"},
+    "emit": {"errors", "coloring", "edges", "rules", "program"},
+    "api": {"errors", "plotting", "coloring", "edges", "rules", "graph", "program", "emit"},
+    "__init__": {"errors", "coloring", "edges", "rules", "graph", "program", "emit", "api"},
 }
-NO_PLANNER = {"errors", "plotting", "edges", "rules", "graph", "program", "emit"}
+NO_PLANNER = {"errors", "plotting", "coloring", "edges", "rules", "graph", "program", "emit"}
 
 # Private JAX, by prefix. `jax.extend.core` is the public door to the same things.
 PRIVATE_JAX = ("jax._src", "jax.core", "jax.interpreters")

@@ -24,6 +24,7 @@ from ..edges.operations import Recipe
 from ..edges.terms import Structure
 from ..errors import InvalidOrderError, InvalidTypeError, PlanMismatchError
 from ..graph.computational_graph import ComputationalGraph, edge_kind
+from .compression import COMPRESSED_ORDERS, Compressed
 
 __all__ = ["EdgeCosts", "EliminationOrder", "elimination_graph", "resolve_order"]
 
@@ -37,12 +38,15 @@ class EliminationOrder:
         fingerprint: `ComputationalGraph.fingerprint` of that graph.
         method: how it was found.
         steps: products and sums of partials that are carried out instead of eliminating vertices.
+        compression: set where the Jacobian is evaluated compressed; the vertices then say which
+            elimination its structure is taken from.
     """
 
     vertices: tuple[int, ...]
     fingerprint: str
     method: str = "explicit"
     steps: StraightLineProgram | None = None
+    compression: Compressed | None = None
 
     def __iter__(self) -> Any:
         return iter(self.vertices)
@@ -153,7 +157,8 @@ def resolve_order(order: Any, graph: ComputationalGraph) -> EliminationOrder:
         _check_permutation(vertices, eliminable, graph.function)
         return EliminationOrder(vertices, graph.fingerprint)
     raise InvalidTypeError(
-        f"order must be one of {', '.join(map(repr, ORDERS.names()))}, a strategy of "
+        f"order must be one of {', '.join(map(repr, (*ORDERS.names(), *COMPRESSED_ORDERS)))}, a "
+        "graphax_lapl.Compressed, a strategy of "
         "elimination_orders, a sequence of vertex ids, an EliminationOrder or a Plan, got "
         f"{type(order).__name__}."
     )
@@ -167,7 +172,8 @@ def _found(order: str | Strategy, graph: ComputationalGraph) -> EliminationOrder
             name = ORDERS.resolve(order)
         except PlannerOrderError as error:
             raise InvalidOrderError(
-                f"{error} The ids of vertices are listed by graphax_lapl.computational_graph."
+                f"{error} Compressed evaluation: {', '.join(map(repr, COMPRESSED_ORDERS))}. "
+                "The ids of vertices are listed by graphax_lapl.computational_graph."
             ) from error
     eliminable = graph.eliminable
     if name == "forward" or len(eliminable) < 2:

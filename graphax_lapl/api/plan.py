@@ -16,9 +16,17 @@ from ..emit.run import block_values, dense_block, run_program
 from ..errors import InvalidArgumentError
 from ..graph.computational_graph import ComputationalGraph
 from ..program.builder import build_program
-from ..program.counts import OpCounts, count_program
+from ..program.counts import (
+    BYTES_PER_OPERATION,
+    OpCounts,
+    TracedWork,
+    count_function,
+    count_program,
+    traced_work,
+)
 from ..program.instructions import Program
 from ..program.recomputation import shared_work
+from .compression import Compressed
 from .orders import EliminationOrder
 
 __all__ = ["Plan", "SavedPlan"]
@@ -78,16 +86,37 @@ class Plan:
 
     def count(self, convention: str) -> OpCounts:
         """Counted cost in a convention, see `OpCounts`."""
-        return count_program(self.program, convention)
+        return (
+            self._emitted_counts
+            if convention == "flops"
+            else count_program(self.program, convention)
+        )
+
+    @cached_property
+    def _emitted_counts(self) -> OpCounts:
+        return count_program(self.program, "flops")
 
     @cached_property
     def predicted_work(self) -> float:
-        """Emitted operations plus memory traffic, in operations.
-
-        Sixteen bytes count as one operation: between what a fused loop and a separate kernel cost.
-        """
+        """Emitted operations plus memory traffic, in operations."""
         counts = self.count("flops")
-        return counts.flops + counts.bytes / 16
+        return counts.flops + counts.bytes / BYTES_PER_OPERATION
+
+    @cached_property
+    def function_flops(self) -> int:
+        """Multiplications and additions of the function itself."""
+        return count_function(self.whole)
+
+    @cached_property
+    def traced_work(self) -> TracedWork:
+        """Work read off an abstract trace of the emitted program, which sees into opaque maps."""
+        listing = self.graph.listing
+        places = (*listing.constants, *listing.inputs)
+        types = [
+            jax.ShapeDtypeStruct(listing.variables[v].shape, listing.variables[v].dtype)
+            for v in places
+        ]
+        return traced_work(self.emit(values=False, sparse=True), types)
 
     @cached_property
     def _compiled(self) -> dict[tuple[bool, bool], Callable[..., Any]]:
@@ -143,6 +172,7 @@ class Plan:
 
     def save(self, path: str | Path) -> None:
         """Write the order and the graph's fingerprint to a JSON file."""
+        compression = self.order.compression
         content = {
             "format": FORMAT,
             "function": self.graph.function,
@@ -150,6 +180,7 @@ class Plan:
             "method": self.order.method,
             "order": list(self.order.vertices),
             "muls": self.counts.muls,
+            "compression": None if compression is None else compression.to_dict(),
         }
         Path(path).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
@@ -164,10 +195,12 @@ class Plan:
             content = json.loads(Path(path).read_text(encoding="utf-8"))
             if content["format"] != FORMAT:
                 raise KeyError("format")
+            compression = content.get("compression")
             order = EliminationOrder(
                 tuple(int(v) for v in content["order"]),
                 str(content["fingerprint"]),
                 str(content["method"]),
+                compression=None if compression is None else Compressed.from_dict(compression),
             )
             return SavedPlan(order, str(content["function"]), int(content["muls"]))
         except (KeyError, TypeError, ValueError) as error:

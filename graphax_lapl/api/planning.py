@@ -23,6 +23,8 @@ from ..program.instructions import Program
 from ..rules import treatment
 from ..rules.lowering import lower
 from ..rules.second_order import SecondOrderGraph, lower_second_order
+from .compressed import cheaper_compressed, compressed_plan
+from .compression import COMPRESSED_ORDERS, Compressed
 from .orders import EliminationOrder, resolve_order
 from .plan import Plan
 
@@ -134,12 +136,16 @@ def prepare(
 
 def plan_for(prepared: Prepared, order: Any) -> Plan:
     """The plan for an order specification; the same graph and order are planned once."""
-    if isinstance(order, str) and order.lower() == "auto":
-        return _remembered(prepared, "auto", lambda: _cheapest(prepared))
+    if isinstance(order, str):
+        if order.lower() == "auto":
+            return _remembered(prepared, "auto", lambda: _automatic(prepared))
+        order = COMPRESSED_ORDERS.get(order.lower(), order)
+    if isinstance(order, Compressed):
+        return _remembered(prepared, order, lambda: _compressed(prepared, order))
     named = isinstance(order, str | Strategy)
     wanted = order if named else resolve_order(order, prepared.graph)
     return _remembered(
-        prepared, wanted, lambda: _built(prepared.graph, resolve_order(wanted, prepared.graph))
+        prepared, wanted, lambda: _built(prepared, resolve_order(wanted, prepared.graph))
     )
 
 
@@ -176,10 +182,26 @@ def programmed(
     return _remembered(prepared, (wanted, key), lambda: of(resolve_order(key, prepared.graph)))
 
 
-def _built(graph: ComputationalGraph, order: EliminationOrder) -> Plan:
-    plan = Plan.build(graph, order)
+def _built(prepared: Prepared, order: EliminationOrder) -> Plan:
+    plan = Plan.build(prepared.graph, order)
     assert plan is not None
+    if order.compression is not None:
+        return compressed_plan(plan, prepared.traced, order.compression)
     return plan
+
+
+def _compressed(prepared: Prepared, wanted: Compressed) -> Plan:
+    """Compressed evaluation with the structure of the cheapest elimination."""
+    elimination = _remembered(prepared, ("cheapest",), lambda: _cheapest(prepared))
+    return compressed_plan(elimination, prepared.traced, wanted)
+
+
+def _automatic(prepared: Prepared) -> Plan:
+    """The cheapest elimination, or compressed evaluation where that is clearly cheaper."""
+    best = _remembered(prepared, ("cheapest",), lambda: _cheapest(prepared))
+    chosen = cheaper_compressed(best, prepared.traced) or best
+    order = dataclasses.replace(chosen.order, method=f"auto ({chosen.order.method})")
+    return dataclasses.replace(chosen, order=order)
 
 
 def _cheapest(prepared: Prepared) -> Plan:
@@ -193,8 +215,7 @@ def _cheapest(prepared: Prepared) -> Plan:
         if plan is not None and (best is None or plan.predicted_work < best.predicted_work):
             best = plan
     assert best is not None
-    order = dataclasses.replace(best.order, method=f"auto ({best.order.method})")
-    return Plan(best.graph, order, best.whole)
+    return best
 
 
 def _remembered(prepared: Prepared, wanted: Hashable, make: Callable[[], Plan]) -> Plan:

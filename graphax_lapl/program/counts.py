@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -19,9 +19,20 @@ from .instructions import (
     Program,
 )
 
-__all__ = ["OpCounts", "Types", "count_program", "local_jaxpr"]
+__all__ = [
+    "OpCounts",
+    "TracedWork",
+    "Types",
+    "count_function",
+    "count_program",
+    "local_jaxpr",
+    "traced_work",
+]
 
 CONVENTIONS = ("ad", "flops")
+#: Bytes of memory traffic that weigh as much as one operation: between what a fused loop and a
+#: separate kernel cost.
+BYTES_PER_OPERATION = 16
 
 #: Shapes and dtypes of the inputs of a local partial.
 Types = tuple[tuple[tuple[int, ...], Any], ...]
@@ -82,6 +93,82 @@ def count_program(program: Program, convention: str = "ad") -> OpCounts:
     return OpCounts(muls, adds, moved, program.peak_bytes(), by_vertex, convention)
 
 
+def count_function(program: Program) -> int:
+    """Multiplications and additions of the function itself."""
+    counts = [
+        _equation_counts(instruction, program)
+        for instruction in program.instructions
+        if isinstance(instruction, PrimalInstruction)
+    ]
+    return sum(muls + adds for muls, adds in counts)
+
+
+@dataclass(frozen=True)
+class TracedWork:
+    """What a JAX function does, read off its jaxpr; loops of unknown length count once.
+
+    Attributes:
+        muls: multiplications.
+        adds: additions and subtractions.
+        bytes: bytes that the equations read and write.
+        peak_bytes: largest number of bytes alive at once, equations taken in order.
+    """
+
+    muls: int
+    adds: int
+    bytes: int
+    peak_bytes: int
+
+    @property
+    def predicted(self) -> float:
+        """Operations plus memory traffic, in operations (sixteen bytes count as one)."""
+        return self.muls + self.adds + self.bytes / BYTES_PER_OPERATION
+
+
+def traced_work(fun: Any, types: Sequence[Any]) -> TracedWork:
+    """The work of `fun(list of arrays of these types)`, from an abstract trace."""
+    jaxpr = jax.make_jaxpr(fun)(list(types)).jaxpr
+    muls, adds = _jaxpr_counts(jaxpr)
+    return TracedWork(muls, adds, _jaxpr_bytes(jaxpr), _jaxpr_peak(jaxpr))
+
+
+def _bytes(variable: Any) -> int:
+    aval = variable.aval
+    itemsize = getattr(getattr(aval, "dtype", None), "itemsize", 4)
+    return math.prod(getattr(aval, "shape", ())) * int(itemsize)
+
+
+def _jaxpr_bytes(jaxpr: Any) -> int:
+    total = 0
+    for equation in jaxpr.eqns:
+        bodies = _bodies(equation.params)
+        repeated = equation.params["length"] if equation.primitive.name == "scan" else 1
+        inner = sum(_jaxpr_bytes(body) for body in bodies)
+        own = sum(_bytes(v) for v in (*equation.invars, *equation.outvars))
+        total += repeated * inner if bodies else own
+    return total
+
+
+def _jaxpr_peak(jaxpr: Any) -> int:
+    last: dict[Any, int] = {}
+    for step, equation in enumerate(jaxpr.eqns):
+        last.update((v, step) for v in (*equation.outvars, *equation.invars) if _is_variable(v))
+    last.update((v, len(jaxpr.eqns)) for v in jaxpr.outvars if _is_variable(v))
+    ends: dict[int, list[Any]] = {}
+    for variable, step in last.items():
+        ends.setdefault(step, []).append(variable)
+    total = peak = sum(_bytes(v) for v in (*jaxpr.constvars, *jaxpr.invars) if v in last)
+    for step, equation in enumerate(jaxpr.eqns):
+        total += sum(_bytes(v) for v in equation.outvars)
+        peak = max(peak, total)
+        total -= sum(_bytes(v) for v in ends.get(step, ()))
+    return peak
+
+
+def _is_variable(atom: Any) -> bool:
+    return not hasattr(atom, "val")
+
+
 def _emitted(program: Program) -> tuple[int, int]:
     """Multiplications and additions of all instructions, and of assembling the blocks."""
     muls = adds = 0
@@ -136,13 +223,22 @@ def _primitive_counts(
         contracting = params["dimension_numbers"][0][0]
         depth = math.prod(shapes[0][d] for d in contracting)
         return size * depth, size * max(0, depth - 1)
+    repeated = params["length"] if name == "scan" else 1
     muls = adds = 0
-    for value in params.values():
-        for body in value if isinstance(value, tuple | list) else (value,):
-            if hasattr(body, "eqns") or hasattr(body, "jaxpr"):
-                more = _jaxpr_counts(body)
-                muls, adds = muls + more[0], adds + more[1]
+    for body in _bodies(params):
+        more = _jaxpr_counts(body)
+        muls, adds = muls + repeated * more[0], adds + repeated * more[1]
     return muls, adds
+
+
+def _bodies(params: Mapping[str, Any]) -> list[Any]:
+    """The jaxprs among an equation's parameters."""
+    return [
+        getattr(body, "jaxpr", body)
+        for value in params.values()
+        for body in (value if isinstance(value, tuple | list) else (value,))
+        if hasattr(body, "eqns") or hasattr(body, "jaxpr")
+    ]
 
 
 def _jaxpr_counts(jaxpr: Any) -> tuple[int, int]:
