@@ -14,10 +14,12 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from .contract import materialize_all, multiply_out, simplify, take_real
+from .consolidate import consolidate
+from .contract import materialize_all, simplify, take_real
 from .draft import Draft, DraftFactor
 from .maps import IndexMap, label
-from .operations import Assemble, Combine, Einsum, Read, Recipe, RecipeWriter
+from .merge import Item, merge
+from .operations import Assemble, Recipe, RecipeWriter
 from .terms import Factor, Number, Structure, Term, intern_structure
 from .unify import Unsolvable, solve
 
@@ -33,9 +35,7 @@ __all__ = [
 ]
 
 #: Sums of more terms than this become dense where that is not much larger.
-MAX_TERMS = 24
-
-Item = tuple[Term, list[int]]
+MAX_TERMS = 64
 
 
 @lru_cache(maxsize=1 << 16)
@@ -265,8 +265,11 @@ def _products(
                     continue
                 joined = _complex_rule(left[0], right[0], outer, inner)
                 for draft, real in joined:
+                    draft.extents = (*left[0].out_shape, *right[0].in_shape)
                     _equate(draft, outer.into, inner.out, middle_shape)
                     for solved in solve(draft):
+                        if not solved.trim():
+                            continue
                         if draft is joined[0][0]:
                             writer.ad += solved.box(set(solved.sizes))
                         simplify(solved, writer)
@@ -349,10 +352,7 @@ def _sum(
     writer: RecipeWriter,
 ) -> Recipe:
     """Merge terms of equal pattern and write the sum out where it is no longer sparse."""
-    groups: dict[tuple[object, ...], list[Item]] = {}
-    for item in items:
-        groups.setdefault(item[0].pattern, []).append(item)
-    merged = [item for group in groups.values() for item in _merge(group, writer)]
+    merged = consolidate(merge(items, writer), (*out_shape, *in_shape), writer)
     structure = intern_structure(
         out_shape, in_shape, [term for term, _ in merged], complex_out, complex_in
     )
@@ -368,94 +368,4 @@ def _worth_writing_out(structure: Structure) -> bool:
         return False
     if sum(term.stored for term in terms if term.factors) >= structure.size:
         return True
-    return len(terms) > MAX_TERMS and structure.size <= 4 * sum(t.entries for t in terms)
-
-
-def _merge(group: list[Item], writer: RecipeWriter) -> list[Item]:
-    """Add terms of one pattern where their sum is no larger than they are."""
-    constants = [item for item in group if not item[0].factors]
-    variable = [item for item in group if item[0].factors]
-    total: Number = sum(term.coefficient for term, _ in constants)
-    if not variable:
-        term = constants[0][0]
-        return [(replace(term, coefficient=total), [])] if total != 0 else []
-    variable.sort(key=lambda item: -item[0].stored)
-    result: list[Item] = []
-    while variable:
-        first = variable.pop(0)
-        chosen, rest = [first], []
-        labels = _value_labels(first[0])
-        stored = first[0].stored
-        for item in variable:
-            union = labels | _value_labels(item[0])
-            if _box(item[0], union) <= stored + item[0].stored:
-                chosen.append(item)
-                labels, stored = union, max(stored, _box(item[0], union))
-            else:
-                rest.append(item)
-        constant, total = total, 0
-        if len(chosen) == 1 and constant == 0:
-            result.append(first)
-        else:
-            result.append(_merged(chosen, constant, writer))
-        variable = rest
-    return result
-
-
-def _value_labels(term: Term) -> frozenset[int]:
-    return frozenset().union(*(f.labels for f in term.factors))
-
-
-def _box(term: Term, labels: frozenset[int]) -> int:
-    size = 1
-    for name in labels:
-        size *= term.sizes[name]
-    return size
-
-
-def _merged(group: list[Item], constant: Number, writer: RecipeWriter) -> Item:
-    """One term whose single factor is the sum of the group's values plus a constant."""
-    parts: list[tuple[Number, tuple[int, ...]]] = []
-    operands: list[int] = []
-    sizes: dict[int, int] = {}
-    for term, own in group:
-        draft = Draft.of(term, own)
-        materialize_all(draft, writer)
-        multiply_out(draft, writer)
-        operand, labels = _plain_value(draft, writer)
-        parts.append((draft.coefficient, labels))
-        operands.append(operand)
-        sizes.update({name: draft.sizes[name] for name in labels})
-    common: Number = 1
-    if constant == 0 and len({abs(c) for c, _ in parts}) == 1 and _all_real(parts):
-        common = parts[0][0]
-        parts = [(1 if c == common else -1, labels) for c, labels in parts]
-    output = Draft.of(group[0][0], group[0][1]).storage_order(sizes)
-    operation = Combine(tuple(parts), tuple(sorted(sizes.items())), output, constant)
-    value = writer.add(operation, operands)
-    head = group[0][0]
-    factor = Factor(tuple(label(name) for name in output), operation.shape)
-    return replace(head, factors=(factor,), coefficient=common), [value]
-
-
-def _all_real(parts: list[tuple[Number, tuple[int, ...]]]) -> bool:
-    return not any(isinstance(c, complex) for c, _ in parts)
-
-
-def _plain_value(draft: Draft, writer: RecipeWriter) -> tuple[int, tuple[int, ...]]:
-    """The single factor as an array with one axis per label."""
-    (item,) = draft.factors
-    axes = item.factor.axes
-    names = tuple(axis.labels[0] if axis.labels else -1 for axis in axes)
-    plain = len(set(names)) == len(names) and all(
-        axis.is_plain(size, draft.sizes) for axis, size in zip(axes, item.factor.shape, strict=True)
-    )
-    if plain and not item.factor.conj:
-        return item.operand, names
-    labels = tuple(sorted(item.labels))
-    operation = Einsum(
-        (Read(axes, item.factor.conj),),
-        tuple((name, draft.sizes[name]) for name in labels),
-        labels,
-    )
-    return writer.add(operation, [item.operand]), labels
+    return len(terms) > MAX_TERMS and structure.size <= 2 * sum(t.entries for t in terms)

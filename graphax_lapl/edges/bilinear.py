@@ -23,10 +23,11 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from .algebra import Item, _densified, _equate, _finished, _items, _sum
+from .algebra import _densified, _equate, _finished, _items, _sum
 from .contract import simplify
 from .draft import Draft
 from .maps import IndexMap
+from .merge import Item
 from .operations import Recipe, RecipeWriter
 from .terms import Structure, Term
 from .unify import Unsolvable, solve
@@ -183,6 +184,9 @@ def _all_products(
     """All products of a term of H with a term of J and one of K."""
     items: list[Item] = []
     twins = left is right and columns is not None
+    extents = weights[0].out_shape
+    if columns is None:
+        extents = (*extents, *left[0].in_shape, *right[0].in_shape)
     for weight, own in _items(*weights):
         symmetric = twins and weight.into[:split] == weight.into[split:]
         for a, (one, one_operands) in enumerate(_items(*left)):
@@ -200,9 +204,12 @@ def _all_products(
                     joined.coefficient = 2 * joined.coefficient
                 _equate(joined, draft.into[:split], first.out, left[0].out_shape)
                 _equate(joined, draft.into[split:], second.out, right[0].out_shape)
+                joined.extents = extents
                 if columns is not None:
                     _equate(joined, first.into, second.into, columns)
                 for solved in solve(joined):
+                    if not solved.trim():
+                        continue
                     writer.ad += solved.box(set(solved.sizes))
                     simplify(solved, writer)
                     items += _finished(solved)

@@ -32,7 +32,11 @@ class DraftFactor:
 
 @dataclass(eq=False)
 class Draft:
-    """A mutable term; `equations` are maps that must be zero for an assignment to count."""
+    """A mutable term.
+
+    `equations` are maps that must be zero for an assignment to count; `extents` those of the matrix
+    (output..., input...), where they are known.
+    """
 
     sizes: dict[int, int]
     out: list[IndexMap]
@@ -41,6 +45,7 @@ class Draft:
     coefficient: Number = 1
     conj: bool = False
     equations: list[IndexMap] = field(default_factory=list)
+    extents: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, term: Term, operands: list[int], first_label: int = 0) -> Draft:
@@ -72,6 +77,7 @@ class Draft:
             self.coefficient,
             self.conj,
             list(self.equations),
+            self.extents,
         )
 
     @property
@@ -139,6 +145,40 @@ class Draft:
             raise AssertionError("a label can always be shifted")
         if size == 1:
             del self.sizes[new]
+
+    def trim(self) -> bool:
+        """Cut labels down to the values that can lie in the matrix; False where none can."""
+        changed = True
+        while changed:
+            changed = False
+            for axis, extent in zip((*self.out, *self.into), self.extents, strict=True):
+                low, high = axis.bounds(self.sizes)
+                if low >= 0 and high < extent:
+                    continue
+                if high < 0 or low >= extent:
+                    return False
+                for name, part in axis.parts:
+                    if not isinstance(part, int):
+                        continue
+                    # What label `name` must make up for, given the best of all others.
+                    reach = part * (self.sizes[name] - 1)
+                    others_high, others_low = high - max(reach, 0), low - min(reach, 0)
+                    first, last = self._between(name, part, -others_high, extent - 1 - others_low)
+                    if first > last:
+                        return False
+                    if (first, last) != (0, self.sizes[name] - 1):
+                        self.restrict(name, first, last - first + 1)
+                        changed = True
+                        break
+                if changed:
+                    break
+        return True
+
+    def _between(self, name: int, stride: int, low: int, high: int) -> tuple[int, int]:
+        """First and last value of a label with `low <= stride * label <= high`."""
+        if stride < 0:
+            stride, low, high = -stride, -high, -low
+        return max(0, -(-low // stride)), min(self.sizes[name] - 1, high // stride)
 
     def finish(self) -> tuple[Term, list[int]] | None:
         """The canonical term and its operands, or None where it is structurally zero."""

@@ -22,6 +22,8 @@ __all__ = [
     "Einsum",
     "MaterializeOpaque",
     "Operation",
+    "Overlay",
+    "Patch",
     "Read",
     "Recipe",
     "RecipeWriter",
@@ -138,6 +140,59 @@ class Combine:
 
 
 @dataclass(frozen=True)
+class Patch:
+    """Where one operand, or a number, goes in an `Overlay`.
+
+    Attributes:
+        coefficient: what the operand is multiplied by, or the number itself.
+        labels: labels of the operand's axes; None for a number.
+        starts: the patch's first position along each axis of the result.
+        extents: its length along each axis.
+    """
+
+    coefficient: Number
+    labels: tuple[int, ...] | None
+    starts: tuple[int, ...]
+    extents: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Overlay:
+    """A sum of arrays that each fill a box of the result and repeat along labels they lack.
+
+    Attributes:
+        patches: the boxes; those with labels take one operand each, in order.
+        sizes: labels of the result's axes and their sizes, in order.
+    """
+
+    patches: tuple[Patch, ...]
+    sizes: tuple[tuple[int, int], ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the result."""
+        return tuple(size for _, size in self.sizes)
+
+    @property
+    def cost(self) -> Cost:
+        """Counted cost: an addition wherever two patches overlap."""
+        names = [name for name, _ in self.sizes]
+        read = [
+            math.prod(e for name, e in zip(names, p.extents, strict=True) if name in p.labels)
+            for p in self.patches
+            if p.labels is not None
+        ]
+        scaled = [abs(p.coefficient) != 1 for p in self.patches if p.labels is not None]
+        out = math.prod(self.shape)
+        covered = sum(math.prod(p.extents) for p in self.patches)
+        return Cost(
+            muls=sum(count for count, times in zip(read, scaled, strict=True) if times),
+            adds=max(0, covered - out),
+            elements=sum(read) + out,
+        )
+
+
+@dataclass(frozen=True)
 class Assemble:
     """The dense array of shape `out_shape + in_shape` of a structure, from its factors."""
 
@@ -227,7 +282,7 @@ class MaterializeOpaque:
         return ApplyOpaque(self.opaque, self.map_shape, core, self.by_rows).cost
 
 
-Operation = Einsum | Combine | Assemble | ApplyOpaque | MaterializeOpaque
+Operation = Einsum | Combine | Overlay | Assemble | ApplyOpaque | MaterializeOpaque
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ class Factor:
     """An array of `shape`, read at position `axes[k](labels)` along axis k.
 
     Attributes:
-        axes: one index map per axis of the array; always within the array.
+        axes: one index map per axis of the array; outside the array it is zero.
         shape: the array's shape (batch, output and input axes for an opaque factor).
         conj: whether the complex conjugate of the array is meant.
         opaque: set where the array is not available, only its action on vectors.

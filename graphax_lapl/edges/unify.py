@@ -23,9 +23,9 @@ __all__ = ["MAX_BRANCHES", "MAX_ENUMERATION", "MAX_UNROLL", "Unsolvable", "solve
 #: Largest number of label assignments that one side of an equation may enumerate.
 MAX_ENUMERATION = 1 << 22
 #: Largest number of terms that one label may be unrolled into.
-MAX_UNROLL = 16
+MAX_UNROLL = 32
 #: Largest number of terms that one composition may be unrolled into.
-MAX_BRANCHES = 64
+MAX_BRANCHES = 256
 
 
 class Unsolvable(Exception):
@@ -68,7 +68,7 @@ def _advance(draft: Draft) -> list[Draft] | None:
         return _select(draft, equation)
     if len(equation.parts) == 2:
         return _pair(draft, equation)
-    if _bind_in_range(draft, equation):
+    if _bind_in_range(draft, equation) or _bind_dropped(draft, equation):
         return None
     parts = _split_by_scale(draft, equation)
     if parts is None and equation.is_affine:
@@ -172,7 +172,77 @@ def _bind_in_range(draft: Draft, equation: IndexMap) -> bool:
         rest = IndexMap(equation.offset, tuple(p for p in equation.parts if p[0] != name))
         expression = rest.scaled(-1 if part == 1 else 1)
         low, high = expression.bounds(draft.sizes)
-        if low >= 0 and high < draft.sizes[name] and draft.bind(name, expression):
+        if low >= 0 and high < draft.sizes[name] and _bind_single(draft, name, expression):
+            return True
+    return False
+
+
+def _bind_single(draft: Draft, name: int, expression: IndexMap) -> bool:
+    """Replace a label, unless several assignments would then share a position.
+
+    A window in a window, `in = a + j + k`, is better unrolled along one of them: the sum of the
+    shifted windows is one window again.
+    """
+    if min(draft.sizes[other] for other in (name, *expression.labels)) > MAX_UNROLL:
+        return draft.bind(name, expression)
+    trial = draft.copy()
+    if not trial.bind(name, expression):
+        return False
+    if _tells_apart(trial) or not _tells_apart(draft):
+        draft.__dict__.update(trial.__dict__)
+        return True
+    return False
+
+
+def _tells_apart(draft: Draft) -> bool:
+    """Whether positions and equations yield the position labels one by one."""
+    rows = [set(axis.labels) for axis in (*draft.out, *draft.into, *draft.equations)]
+    unknown = draft.position_labels
+    while unknown:
+        found = {n for row in rows if len(row & unknown) == 1 for n in row & unknown}
+        if not found:
+            return False
+        unknown -= found
+    return True
+
+
+def _bind_dropped(draft: Draft, equation: IndexMap) -> bool:
+    """Replace a label by the rest, where it leaves its range only outside the matrix.
+
+    Such assignments are dropped by their position, so that a band stays one term; its factors are
+    read as zero there.
+    """
+    if not draft.extents or not equation.is_affine:
+        return False
+    for name, part in equation.parts:
+        if part not in (1, -1):
+            continue
+        maps = (*draft.out, *draft.into, *draft.equations)
+        if any(axis.stride(name) is None for axis in maps) or any(
+            f.factor.opaque is not None or any(a.stride(name) is None for a in f.factor.axes)
+            for f in draft.factors
+            if name in f.labels
+        ):
+            continue
+        rest = IndexMap(equation.offset, tuple(p for p in equation.parts if p[0] != name))
+        expression = rest.scaled(-1 if part == 1 else 1)
+        low, high = expression.bounds(draft.sizes)
+        bounded_below = low >= 0 or _drops(draft, name, -1)
+        bounded_above = high < draft.sizes[name] or _drops(draft, name, draft.sizes[name])
+        if bounded_below and bounded_above and _bind_single(draft, name, expression):
+            return True
+    return False
+
+
+def _drops(draft: Draft, name: int, value: int) -> bool:
+    """Whether a label that reaches `value`, or goes beyond it, leaves the matrix."""
+    for axis, extent in zip((*draft.out, *draft.into), draft.extents, strict=True):
+        stride = axis.stride(name)
+        if axis.labels != (name,) or not stride:
+            continue
+        position = axis.offset + stride * value
+        outward = stride < 0 if value < 0 else stride > 0
+        if position >= extent if outward else position < 0:
             return True
     return False
 

@@ -21,6 +21,10 @@ from ..edges.terms import Number
 __all__ = ["broadcast_labels", "combine", "einsum", "promoted", "promoted_dtype", "read", "scaled"]
 
 
+#: Sliding windows up to this length are read as slices side by side, longer ones by positions.
+MAX_WINDOW = 32
+
+
 def promoted(values: Sequence[Array]) -> list[Array]:
     """Convert arrays to their common dtype."""
     dtypes = {value.dtype for value in values}
@@ -79,6 +83,13 @@ def _read_axis(
     value: Array, axis: int, index_map: IndexMap, sizes: dict[int, int]
 ) -> tuple[Array, list[int]]:
     """Replace one axis by the axes of the labels that select its positions."""
+    low, high = index_map.bounds(sizes)
+    if low < 0 or high >= value.shape[axis]:  # zero outside
+        config = [(0, 0, 0)] * value.ndim
+        before = max(0, -low)
+        config[axis] = (before, max(0, high + 1 - value.shape[axis]), 0)
+        value = lax.pad(value, np.zeros((), value.dtype), config)
+        index_map = index_map.shifted(before)
     extent = value.shape[axis]
     if not index_map.parts:
         return lax.index_in_dim(value, index_map.offset, axis, keepdims=False), []
@@ -99,6 +110,16 @@ def _read_axis(
             value = lax.slice_in_dim(value, index_map.offset, index_map.offset + total, 1, axis)
         shape = (*value.shape[:axis], *(sizes[n] for n in radix), *value.shape[axis + 1 :])
         return lax.reshape(value, shape), radix
+    window = min(index_map.labels, key=lambda name: sizes[name])
+    step = index_map.stride(window)
+    if sizes[window] <= MAX_WINDOW and step is not None:
+        rest = IndexMap(index_map.offset, tuple(p for p in index_map.parts if p[0] != window))
+        slices: list[Array] = []
+        names: list[int] = []
+        for place in range(sizes[window]):
+            part, names = _read_axis(value, axis, rest.shifted(step * place), sizes)
+            slices.append(lax.expand_dims(part, (axis + len(names),)))
+        return lax.concatenate(slices, axis + len(names)), [*names, window]
     labels = list(index_map.labels)
     positions = index_map.evaluate(labels, sizes).astype(np.int32)
     index = (slice(None),) * axis + (positions,)
@@ -122,8 +143,9 @@ def _diagonal(value: Array, first: int, second: int) -> Array:
     """The diagonal of two equally long axes, kept at the first one's place."""
     order = [first, second, *(k for k in range(value.ndim) if k not in (first, second))]
     moved = lax.transpose(value, order)
-    steps = np.arange(value.shape[first])
-    picked = moved.at[steps, steps].get(mode="promise_in_bounds")
+    size = value.shape[first]
+    flat = lax.reshape(moved, (size * size, *moved.shape[2:]))
+    picked = lax.slice_in_dim(flat, 0, size * size, size + 1, 0)
     back = list(range(1, picked.ndim))
     back.insert(first, 0)
     return lax.transpose(picked, back)

@@ -2,12 +2,14 @@
 
 Values are padded into place along one dimension per label and selected by comparing positions
 along the others, so a diagonal or a band becomes one fused elementwise expression: no identity is
-built and nothing is scattered. Terms whose positions only a table knows are scattered. A matrix of
-single numbers is packed by one concatenation.
+built and nothing is scattered. Bands and windows, `in = a + k`, are padded so that their labels
+count through the flat positions. Terms whose positions only a table knows are scattered. A matrix
+of single numbers is packed by one concatenation.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -25,6 +27,8 @@ __all__ = ["assemble", "term_values"]
 
 #: Matrices of single numbers up to this many entries are packed by concatenation.
 MAX_PACKED = 4096
+#: In larger matrices, up to this many of them.
+MAX_PIECES = 32
 
 
 def assemble(structure: Structure, operands: Sequence[Array], dtype: np.dtype) -> Array:
@@ -106,7 +110,7 @@ def _pack(
     values = promoted([_total(found[place]) for place in places])
     kind = values[0].dtype
     total = math.prod(shape)
-    if total > MAX_PACKED:
+    if total > MAX_PACKED and len(places) > MAX_PIECES:
         stacked = lax.concatenate([lax.reshape(v, (1,)) for v in values], 0)
         dense = (
             jnp.zeros(total, kind)
@@ -132,7 +136,10 @@ def _place(term: Term, operands: Sequence[Array], shape: tuple[int, ...], dtype:
     maps = (*term.out, *term.into)
     primary = _primary_dimensions(term, maps)
     if primary is None:
-        return _scatter(term, values, names, shape)
+        flat = _flat_layout(term, maps, shape)
+        if flat is None:
+            return _scatter(term, values, names, shape)
+        return _lay_flat(term, values, names, maps, shape, flat)
     values = _pad_into_place(term, values, names, maps, primary, shape)
     condition = _condition(term, set(names), maps, primary, shape)
     if condition is None:
@@ -243,6 +250,124 @@ def _condition(
     for check in checks[1:]:
         condition = lax.bitwise_and(condition, check)
     return condition
+
+
+#: Dimensions that share labels, and those labels with their strides through the flat positions.
+_Digits = tuple[list[int], list[tuple[int, int]]]
+
+
+def _flat_layout(
+    term: Term, maps: Sequence[IndexMap], shape: tuple[int, ...]
+) -> list[_Digits] | None:
+    """Groups of dimensions whose labels count through their flat positions digit by digit.
+
+    Labels go from major to minor; None where the digits of one would carry into another's. In a
+    band, `out = a` and `in = a + k`, label `a` has the stride `extent + 1`, and `k` one.
+    """
+    if not all(axis.is_affine for axis in maps):
+        return None
+    groups: list[tuple[set[int], list[int]]] = []
+    for dimension, axis in enumerate(maps):
+        labels, together = set(axis.labels), [dimension]
+        for group in [g for g in groups if g[0] & labels]:
+            groups.remove(group)
+            labels |= group[0]
+            together = group[1] + together
+        groups.append((labels, sorted(together)))
+    layout: list[_Digits] = []
+    for labels, together in groups:
+        found = (
+            (list(dimensions), _digits(term, labels, dimensions, maps, shape))
+            for dimensions in itertools.permutations(together)
+        )
+        fitting = next(((d, digits) for d, digits in found if digits is not None), None)
+        if fitting is None:
+            return None
+        layout.append(fitting)
+    return layout
+
+
+def _digits(
+    term: Term,
+    labels: set[int],
+    dimensions: Sequence[int],
+    maps: Sequence[IndexMap],
+    shape: tuple[int, ...],
+) -> list[tuple[int, int]] | None:
+    """Labels with their strides through dimensions in the given order, if they do not carry."""
+    units = _units([shape[d] for d in dimensions])
+    counted = list(zip(dimensions, units, strict=True))
+    strides = {n: sum((maps[d].stride(n) or 0) * unit for d, unit in counted) for n in labels}
+    digits = sorted(strides.items(), key=lambda item: -item[1])
+    if any(stride <= 0 for _, stride in digits):
+        return None
+    for (_, major), (name, minor) in itertools.pairwise(digits):
+        if major % minor or term.sizes[name] > major // minor:
+            return None
+    return digits
+
+
+def _units(extents: Sequence[int]) -> list[int]:
+    return [math.prod(extents[k + 1 :]) for k in range(len(extents))]
+
+
+def _lay_flat(
+    term: Term,
+    values: Array,
+    names: tuple[int, ...],
+    maps: Sequence[IndexMap],
+    shape: tuple[int, ...],
+    layout: list[_Digits],
+) -> Array:
+    """Place entries by padding every label to the length of its digit, and reading flat."""
+    sizes = dict(enumerate(term.sizes))
+    labels = tuple(name for _, digits in layout for name, _ in digits)
+    values = broadcast_labels(values, names, labels, sizes)
+    inside = _inside(labels, sizes, maps, shape)
+    if not inside.all():
+        kept = [k for k, size in enumerate(inside.shape) if size > 1]
+        mask = lax.broadcast_in_dim(jnp.asarray(np.squeeze(inside)), values.shape, kept)
+        values = lax.select(mask, values, lax.full_like(values, 0))
+    zero = np.zeros((), values.dtype)
+    config, flat = [], []
+    for _, digits in layout:
+        lengths = [major // minor for (_, major), (_, minor) in itertools.pairwise(digits)]
+        own = [sizes[name] for name, _ in digits]
+        config += [(0, 0, 0)] * bool(own)
+        config += [(0, n - size, 0) for n, size in zip(lengths, own[1:], strict=True)]
+        flat.append(math.prod([*own[:1], *lengths]))
+    if any(entry != (0, 0, 0) for entry in config):
+        values = lax.pad(values, zero, config)
+    values = lax.reshape(values, flat)
+    config = []
+    for length, (together, digits) in zip(flat, layout, strict=True):
+        units = _units([shape[d] for d in together])
+        start = sum(maps[d].offset * unit for d, unit in zip(together, units, strict=True))
+        step = digits[-1][1] if digits else 1
+        total = math.prod(shape[d] for d in together)
+        config.append((start, total - (start + step * (length - 1) + 1), step - 1))
+    values = lax.pad(values, zero, config)
+    order = [dimension for together, _ in layout for dimension in together]
+    values = lax.reshape(values, [shape[d] for d in order])
+    if order == list(range(len(shape))):
+        return values
+    return lax.transpose(values, [order.index(d) for d in range(len(shape))])
+
+
+def _inside(
+    labels: tuple[int, ...],
+    sizes: dict[int, int],
+    maps: Sequence[IndexMap],
+    shape: tuple[int, ...],
+) -> np.ndarray:
+    """Which assignments lie in the matrix, of length one along labels that do not matter."""
+    inside = np.ones((1,) * len(labels), bool)
+    for axis, extent in zip(maps, shape, strict=True):
+        low, high = axis.bounds(sizes)
+        if low < 0 or high >= extent:
+            position = axis.evaluate(labels, sizes)
+            inside = inside & (position >= 0) & (position < extent)
+    return inside
 
 
 def _scatter(term: Term, values: Array, names: tuple[int, ...], shape: tuple[int, ...]) -> Array:

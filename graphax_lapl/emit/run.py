@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from ..edges.operations import ApplyOpaque, Assemble, Combine, Einsum
+from ..edges.operations import ApplyOpaque, Assemble, Combine, Einsum, Overlay
 from ..program.instructions import (
     Block,
     ConstantInstruction,
@@ -24,6 +24,7 @@ from .arrays import combine, einsum
 from .assembly import assemble, term_values
 from .holding import held
 from .opaque import LinearMap, apply_opaque, materialize_opaque, second_derivative
+from .overlay import overlay
 
 __all__ = ["block_values", "dense_block", "run_program"]
 
@@ -72,6 +73,8 @@ def _operate(instruction: EdgeInstruction, values: list[Any]) -> Array:
         return einsum(operation, values)
     if isinstance(operation, Combine):
         return combine(operation, values)
+    if isinstance(operation, Overlay):
+        return overlay(operation, values, instruction.dtype)
     if isinstance(operation, Assemble):
         return assemble(operation.structure, values, instruction.dtype)
     if isinstance(operation, ApplyOpaque):

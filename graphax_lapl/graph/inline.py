@@ -9,6 +9,7 @@ is honoured and its structure is kept.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -45,6 +46,13 @@ NEVER_KNOWN = frozenset({"while", "scan", "cond", "threefry2x32", "random_bits",
 #: Largest array (elements) that is evaluated while planning: integers and masks, and floats.
 MAX_KNOWN = 1 << 22
 MAX_KNOWN_FLOAT = 1 << 14
+#: Largest floating-point constant (elements) whose zeros are looked for.
+MAX_SUPPORT = 1 << 16
+#: Primitives of one operand that only move entries, and those that keep zeros in their place.
+MOVES = frozenset(
+    {"reshape", "broadcast_in_dim", "transpose", "rev", "slice", "squeeze", "expand_dims"}
+)
+SCALINGS = frozenset({"neg", "abs", "convert_element_type", "div", "sqrt", "copy"})
 
 #: What to do with an equation on an active input: keep it ("rule"), inline its tangent program
 #: ("linearize"), or keep it as an opaque linear map ("opaque").
@@ -162,6 +170,11 @@ class _Inliner:
             )
             if key is not None:
                 self.seen[key] = found
+            if not any(reference.active for reference in inputs) and len(found) == 1:
+                supports = [self.listing.support_of(reference.atom) for reference in inputs]
+                support = _moved_support(equation, supports, outputs[0].shape)
+                if support is not None:
+                    self.listing.support[found[0]] = support
             if name == "broadcast_in_dim" and len(inputs) == 1:
                 dimensions = tuple(equation.params["broadcast_dimensions"])
                 self.listing.broadcasts[found[0]] = (inputs[0].atom, dimensions)
@@ -360,6 +373,9 @@ def flatten_jaxpr(
         known = _known_constant(value)
         if known is not None:
             listing.known[new] = known
+        support = _support_of_constant(value)
+        if support is not None:
+            listing.support[new] = support
         references.append(_Reference(new))
     for variable, moves in zip(closed.jaxpr.invars, differentiated, strict=True):
         new = listing.new(_type_of(variable.aval))
@@ -389,6 +405,40 @@ def _known_constant(value: Any) -> np.ndarray | None:
 
 def _aval(type_: Variable) -> Any:
     return jax.ShapeDtypeStruct(type_.shape, type_.dtype, weak_type=type_.weak_type)
+
+
+def _support_of_constant(value: Any) -> np.ndarray | None:
+    """Where a concrete floating-point constant is not zero; None where it is nowhere zero."""
+    dtype = getattr(value, "dtype", None)
+    if dtype is None or not dtypes.issubdtype(dtype, np.inexact):
+        return None
+    if not 1 < np.size(value) <= MAX_SUPPORT:
+        return None
+    try:
+        support = np.asarray(value) != 0
+    except jax.errors.TracerArrayConversionError:
+        return None
+    return None if support.all() else support
+
+
+def _moved_support(
+    equation: Any, supports: Sequence[np.ndarray | None], shape: tuple[int, ...]
+) -> np.ndarray | None:
+    """Where the result of an equation on constants is not zero, from where its operands are not."""
+    name = equation.primitive.name
+    if all(support is None for support in supports) or math.prod(shape) > MAX_SUPPORT:
+        return None
+    if name == "mul":
+        found = [np.broadcast_to(support, shape) for support in supports if support is not None]
+        return np.logical_and.reduce(found)
+    first = supports[0]
+    if first is None or name not in MOVES | SCALINGS:
+        return None
+    if name in SCALINGS:
+        return np.broadcast_to(first, shape)
+    with jax.ensure_compile_time_eval(), equation.ctx.manager:
+        params = equation.primitive.get_bind_params(equation.params)
+        return np.asarray(equation.primitive.bind(first, **params))
 
 
 def _type_of(aval: Any) -> Variable:

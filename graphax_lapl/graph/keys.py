@@ -39,6 +39,7 @@ def listing_key(listing: Listing) -> Hashable:
         equations,
         tuple(_atom(atom) for atom in listing.outputs),
         tuple((variable, _key(value)) for variable, value in listing.known.items()),
+        tuple((variable, _key(where)) for variable, where in listing.support.items()),
         tuple((v, None if a is None else _atom(a)) for v, a in listing.value_of.items()),
         tuple(listing.vertex_of.items()),
         tuple(listing.moves_with.items()),

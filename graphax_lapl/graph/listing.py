@@ -118,6 +118,7 @@ class Listing:
         equations: in order of evaluation.
         outputs: variables and constants returned.
         known: values known while planning (integers and masks, and what follows from them).
+        support: for floating-point constants that hold zeros, where they do not.
         broadcasts: for variables that repeat another: that atom and the dimensions it fills.
         value_of: the atom that holds a variable's value; None where it has none.
         vertex_of: the variable whose vertex stands for a variable.
@@ -133,6 +134,7 @@ class Listing:
     equations: list[Equation] = field(default_factory=list)
     outputs: list[Atom] = field(default_factory=list)
     known: dict[int, np.ndarray] = field(default_factory=dict)
+    support: dict[int, np.ndarray] = field(default_factory=dict)
     broadcasts: dict[int, tuple[Atom, tuple[int, ...]]] = field(default_factory=dict)
     value_of: dict[int, Atom | None] = field(default_factory=dict)
     vertex_of: dict[int, int] = field(default_factory=dict)
@@ -176,6 +178,15 @@ class Listing:
         if isinstance(held, Constant):
             return np.asarray(held.value)
         return None if held is None else self.known.get(held)
+
+    def support_of(self, atom: Atom) -> np.ndarray | None:
+        """Where an atom is not zero, if it is known to be zero somewhere."""
+        value = self.known_value(atom)
+        if value is None:
+            held = self.value(atom)
+            return self.support.get(held) if isinstance(held, int) else None
+        support = value != 0
+        return None if support.all() else support
 
     def type_of(self, atom: Atom) -> Variable:
         """Type of an atom."""

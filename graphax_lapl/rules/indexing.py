@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import jax
 import numpy as np
 from jax import lax
 
 from ..edges.maps import IndexMap, constant, from_values, label
+from ..edges.terms import Factor
+from .opaque import fallback
 from .registry import defrule
 from .site import Piece, Site, axes_of
 
@@ -76,6 +79,29 @@ def _scatter_add(site: Site, i: int, k: int) -> list[Piece]:
     written = _evaluate(lambda x: _gather_of_scatter(site, x, indices), site.shape(0))
     sign = -1 if "sub" in site.name else 1
     pieces = _placed(site, site.shape(2), written, site.shape(0), swapped=True, coefficient=sign)
+    return pieces
+
+
+@defrule("scatter-mul", "scatter_mul")
+def _scatter_mul(site: Site, i: int, k: int) -> list[Piece]:
+    """Each entry of the operand is multiplied by its updates; each update by its entry."""
+    if i == 0:
+
+        def multiplied(indices: jax.Array, updates: jax.Array) -> jax.Array:
+            ones = lax.full(site.shape(0), 1, updates.dtype)
+            params = site.equation.primitive.get_bind_params(site.params)
+            return site.equation.primitive.bind(ones, indices, updates, **params)
+
+        arguments = (site.value(1), site.value(2))
+        return site.diagonal(0, site.local("products", multiplied, *arguments, shape=site.shape(0)))
+    indices = site.known(1)
+    if indices is None or _too_large(site) or not site.params["unique_indices"]:
+        return fallback(site, i, k)
+    written = _evaluate(lambda x: _gather_of_scatter(site, x, indices), site.shape(0))
+    pieces = []
+    for piece in _placed(site, site.shape(2), written, site.shape(0), swapped=True):
+        factor = Factor(piece.term.out, site.shape(0))
+        pieces.append(Piece(replace(piece.term, factors=(factor,)), (site.value(0),)))
     return pieces
 
 

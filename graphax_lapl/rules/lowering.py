@@ -13,6 +13,7 @@ from ..graph.listing import Equation, Listing
 from .opaque import fallback
 from .registry import find_rule
 from .site import Piece, Reference, Site
+from .zeros import without_zeros
 
 __all__ = ["check_holomorphic", "closure", "identity_structure", "local_partials", "lower"]
 
@@ -95,7 +96,7 @@ def local_partials(
             for i, atom in enumerate(equation.inputs):
                 if not equation.active[i] or not isinstance(atom, int):
                     continue
-                found = rule(site, i, k)
+                found = [q for p in rule(site, i, k) for q in without_zeros(p, listing)]
                 if found:
                     pieces.setdefault((listing.vertex(atom), output), []).extend(found)
     arrows = {}

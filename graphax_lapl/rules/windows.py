@@ -1,4 +1,4 @@
-"""Sliding windows: convolutions and window sums.
+"""Sliding windows: convolutions, window sums and pooling.
 
 Along a spatial dimension, output position `o` and window position `k` meet the input at
 `o * stride + k * dilation - padding`, where that lies within the input.
@@ -6,7 +6,9 @@ Along a spatial dimension, output position `o` and window position `k` meet the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import numpy as np
 from jax import Array, lax
@@ -16,7 +18,7 @@ from ..edges.maps import IndexMap, label
 from ..edges.terms import Factor
 from ..edges.unify import Unsolvable, solve
 from .registry import defrule
-from .site import Local, Piece, Reference, Site
+from .site import Local, Piece, Reference, Site, axes_of
 
 
 @defrule("conv_general_dilated")
@@ -144,6 +146,68 @@ def _window_sum(site: Site, i: int, k: int) -> list[Piece]:
             equations.append(IndexMap(meeting.offset, (*meeting.parts, (window + 1, -step))))
     del k
     return _solved(site, i, sizes, out, into, equations, [])
+
+
+#: Most entries of a window whose largest is looked for position by position.
+MAX_CHOICES = 128
+
+
+@defrule("reduce_window_max", "reduce_window_min")
+def _window_extremum(site: Site, i: int, k: int) -> list[Piece]:
+    """The first of the largest entries of a window counts, as JAX has it."""
+    params = site.params
+    window = tuple(params["window_dimensions"])
+    if any(d != 1 for d in params["base_dilation"]) or math.prod(window) > MAX_CHOICES:
+        return site.opaque(i, k)
+    rank = len(window)
+    choose = _chosen(
+        "max" in site.name,
+        window,
+        tuple(params["window_strides"]),
+        tuple(tuple(pair) for pair in params["padding"]),
+        tuple(params["window_dilation"]),
+    )
+    shape = (*site.out_shape, *window)
+    chosen = Local(f"d{site.name}", choose, (site.value(0),), shape)
+    into = [
+        IndexMap(-low, ((d, stride), (rank + d, dilation)))
+        for d, ((low, _), stride, dilation) in enumerate(
+            zip(params["padding"], params["window_strides"], params["window_dilation"], strict=True)
+        )
+    ]
+    axes = axes_of(2 * rank)
+    return site.piece(shape, axes[:rank], into, [site.factor(chosen, axes, shape)])
+
+
+@lru_cache(maxsize=256)
+def _chosen(
+    largest: bool,
+    window: tuple[int, ...],
+    strides: tuple[int, ...],
+    padding: tuple[tuple[int, int], ...],
+    dilation: tuple[int, ...],
+) -> Callable[[Array], Array]:
+    def choose(x: Array) -> Array:
+        worst = np.asarray(-np.inf if largest else np.inf, x.dtype)
+        padded = lax.pad(x, worst, [(low, high, 0) for low, high in padding])
+        reach = [
+            size - (extent - 1) * step
+            for size, extent, step in zip(padded.shape, window, dilation, strict=True)
+        ]
+        entries = []
+        for place in np.ndindex(*window):
+            start = [p * step for p, step in zip(place, dilation, strict=True)]
+            limit = [s + r for s, r in zip(start, reach, strict=True)]
+            entries.append(lax.slice(padded, start, limit, strides))
+        stacked = lax.concatenate([lax.expand_dims(e, (e.ndim,)) for e in entries], x.ndim)
+        find = lax.argmax if largest else lax.argmin
+        first = lax.broadcast_in_dim(
+            find(stacked, x.ndim, np.int32), stacked.shape, tuple(range(x.ndim))
+        )
+        mask = lax.eq(first, lax.broadcasted_iota(np.int32, stacked.shape, x.ndim))
+        return lax.reshape(mask.astype(x.dtype), (*stacked.shape[:-1], *window))
+
+    return choose
 
 
 def _solved(

@@ -6,10 +6,11 @@ import numpy as np
 
 from graphax_lapl.edges.draft import Draft, DraftFactor
 from graphax_lapl.edges.maps import IndexMap, constant, from_values, label
-from graphax_lapl.edges.operations import ApplyOpaque, Assemble, Combine, Einsum, Recipe
+from graphax_lapl.edges.operations import ApplyOpaque, Assemble, Combine, Einsum, Overlay, Recipe
 from graphax_lapl.edges.terms import Factor, Structure, Term, intern_structure
 from graphax_lapl.emit.arrays import combine, einsum
 from graphax_lapl.emit.assembly import assemble
+from graphax_lapl.emit.overlay import overlay
 
 
 def dense(structure: Structure, values: list[np.ndarray]) -> np.ndarray:
@@ -52,6 +53,8 @@ def replay(recipe: Recipe, operands: list[np.ndarray]) -> list[np.ndarray]:
             result = einsum(operation, arrays)
         elif isinstance(operation, Combine):
             result = combine(operation, arrays)
+        elif isinstance(operation, Overlay):
+            result = overlay(operation, arrays, np.dtype(np.float64))
         else:
             assert isinstance(operation, Assemble), operation
             assert not isinstance(operation, ApplyOpaque)

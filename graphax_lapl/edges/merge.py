@@ -1,0 +1,113 @@
+"""Adding terms of one pattern: their values are added where the sum is no larger than they are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+
+from .contract import materialize_all, multiply_out
+from .draft import Draft
+from .maps import label
+from .operations import Combine, Einsum, Read, RecipeWriter
+from .terms import Factor, Number, Term
+
+__all__ = ["Item", "merge", "plain_value"]
+
+#: A term and the operands that hold its factors.
+Item = tuple[Term, list[int]]
+
+
+def merge(items: Iterable[Item], writer: RecipeWriter) -> list[Item]:
+    """Add terms of equal pattern."""
+    groups: dict[tuple[object, ...], list[Item]] = {}
+    for item in items:
+        groups.setdefault(item[0].pattern, []).append(item)
+    return [item for group in groups.values() for item in _merge(group, writer)]
+
+
+def _merge(group: list[Item], writer: RecipeWriter) -> list[Item]:
+    """Add terms of one pattern where their sum is no larger than they are."""
+    constants = [item for item in group if not item[0].factors]
+    variable = [item for item in group if item[0].factors]
+    total: Number = sum(term.coefficient for term, _ in constants)
+    if not variable:
+        term = constants[0][0]
+        return [(replace(term, coefficient=total), [])] if total != 0 else []
+    variable.sort(key=lambda item: -item[0].stored)
+    result: list[Item] = []
+    while variable:
+        first = variable.pop(0)
+        chosen, rest = [first], []
+        labels = _value_labels(first[0])
+        stored = first[0].stored
+        for item in variable:
+            union = labels | _value_labels(item[0])
+            if _box(item[0], union) <= stored + item[0].stored:
+                chosen.append(item)
+                labels, stored = union, max(stored, _box(item[0], union))
+            else:
+                rest.append(item)
+        constant, total = total, 0
+        if len(chosen) == 1 and constant == 0:
+            result.append(first)
+        else:
+            result.append(_merged(chosen, constant, writer))
+        variable = rest
+    return result
+
+
+def _value_labels(term: Term) -> frozenset[int]:
+    return frozenset().union(*(f.labels for f in term.factors))
+
+
+def _box(term: Term, labels: frozenset[int]) -> int:
+    return math.prod(term.sizes[name] for name in labels)
+
+
+def _merged(group: list[Item], constant: Number, writer: RecipeWriter) -> Item:
+    """One term whose single factor is the sum of the group's values plus a constant."""
+    parts: list[tuple[Number, tuple[int, ...]]] = []
+    operands: list[int] = []
+    sizes: dict[int, int] = {}
+    for term, own in group:
+        draft = Draft.of(term, own)
+        materialize_all(draft, writer)
+        multiply_out(draft, writer)
+        operand, labels = plain_value(draft, writer)
+        parts.append((draft.coefficient, labels))
+        operands.append(operand)
+        sizes.update({name: draft.sizes[name] for name in labels})
+    common: Number = 1
+    if constant == 0 and len({abs(c) for c, _ in parts}) == 1 and _all_real(parts):
+        common = parts[0][0]
+        parts = [(1 if c == common else -1, labels) for c, labels in parts]
+    output = Draft.of(group[0][0], group[0][1]).storage_order(sizes)
+    operation = Combine(tuple(parts), tuple(sorted(sizes.items())), output, constant)
+    value = writer.add(operation, operands)
+    head = group[0][0]
+    factor = Factor(tuple(label(name) for name in output), operation.shape)
+    return replace(head, factors=(factor,), coefficient=common), [value]
+
+
+def _all_real(parts: list[tuple[Number, tuple[int, ...]]]) -> bool:
+    return not any(isinstance(c, complex) for c, _ in parts)
+
+
+def plain_value(draft: Draft, writer: RecipeWriter) -> tuple[int, tuple[int, ...]]:
+    """The single factor as an array with one axis per label."""
+    (item,) = draft.factors
+    axes = item.factor.axes
+    names = tuple(axis.labels[0] if axis.labels else -1 for axis in axes)
+    plain = len(set(names)) == len(names) and all(
+        axis.is_plain(size, draft.sizes) for axis, size in zip(axes, item.factor.shape, strict=True)
+    )
+    if plain and not item.factor.conj:
+        return item.operand, names
+    labels = tuple(sorted(item.labels))
+    operation = Einsum(
+        (Read(axes, item.factor.conj),),
+        tuple((name, draft.sizes[name]) for name in labels),
+        labels,
+    )
+    return writer.add(operation, [item.operand]), labels

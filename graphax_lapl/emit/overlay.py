@@ -1,0 +1,122 @@
+"""Writing values side by side and over each other: the values of joined terms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from ..edges.operations import Overlay
+from .arrays import broadcast_labels, promoted, promoted_dtype, scaled
+
+__all__ = ["overlay"]
+
+
+@dataclass(eq=False)
+class _Patch:
+    value: Array
+    starts: tuple[int, ...]
+    ends: tuple[int, ...]
+
+
+def overlay(operation: Overlay, operands: Sequence[Array], dtype: np.dtype) -> Array:
+    """Evaluate one overlay of a program; `dtype` where no operand says it.
+
+    Patches apart from each other along some axis are concatenated; only those that overlap are
+    padded and added.
+    """
+    output = tuple(name for name, _ in operation.sizes)
+    kinds = [value.dtype for value in operands] or [np.dtype(dtype)]
+    if any(isinstance(p.coefficient, complex) for p in operation.patches):
+        kinds.append(np.dtype(np.complex64))
+    kind = promoted_dtype(*kinds)
+    moving = iter(operands)
+    patches = []
+    for patch in operation.patches:
+        if patch.labels is None:
+            value = jnp.full(patch.extents, np.asarray(patch.coefficient).astype(kind))
+        else:
+            sizes = dict(zip(output, patch.extents, strict=True))
+            value = scaled(next(moving), patch.coefficient)
+            if value.dtype != kind:
+                value = lax.convert_element_type(value, kind)
+            value = broadcast_labels(value, patch.labels, output, sizes)
+        ends = tuple(s + e for s, e in zip(patch.starts, patch.extents, strict=True))
+        patches.append(_Patch(value, patch.starts, ends))
+    return _filled(patches, (0,) * len(output), operation.shape)
+
+
+def _filled(patches: list[_Patch], starts: tuple[int, ...], ends: tuple[int, ...]) -> Array:
+    """The sum of patches over the box from `starts` to `ends`."""
+    patches = _same_boxes_added(patches)
+    if len(patches) == 1:
+        return _padded(patches[0], starts, ends)
+    for axis in range(len(starts)):
+        clusters = _apart(patches, axis)
+        if len(clusters) == 1:
+            continue
+        pieces, reached = [], starts[axis]
+        for cluster in clusters:
+            low = min(p.starts[axis] for p in cluster)
+            high = max(p.ends[axis] for p in cluster)
+            if low > reached:
+                pieces.append(_zeros(cluster[0].value.dtype, starts, ends, axis, low - reached))
+            pieces.append(_filled(cluster, _with(starts, axis, low), _with(ends, axis, high)))
+            reached = high
+        if reached < ends[axis]:
+            kind = patches[0].value.dtype
+            pieces.append(_zeros(kind, starts, ends, axis, ends[axis] - reached))
+        return lax.concatenate(pieces, axis)
+    total = _padded(patches[0], starts, ends)
+    for patch in patches[1:]:
+        total = lax.add(total, _padded(patch, starts, ends))
+    return total
+
+
+def _same_boxes_added(patches: list[_Patch]) -> list[_Patch]:
+    found: dict[tuple[tuple[int, ...], tuple[int, ...]], _Patch] = {}
+    for patch in patches:
+        box = (patch.starts, patch.ends)
+        if box in found:
+            total = lax.add(*promoted([found[box].value, patch.value]))
+            patch = _Patch(total, patch.starts, patch.ends)
+        found[box] = patch
+    return list(found.values())
+
+
+def _apart(patches: list[_Patch], axis: int) -> list[list[_Patch]]:
+    """Clusters of patches that do not overlap along an axis, in order."""
+    clusters: list[list[_Patch]] = []
+    reached = -1
+    for patch in sorted(patches, key=lambda p: p.starts[axis]):
+        if clusters and patch.starts[axis] < reached:
+            clusters[-1].append(patch)
+        else:
+            clusters.append([patch])
+        reached = max(reached, patch.ends[axis])
+    return clusters
+
+
+def _padded(patch: _Patch, starts: tuple[int, ...], ends: tuple[int, ...]) -> Array:
+    config = [
+        (own - start, end - own_end, 0)
+        for own, start, own_end, end in zip(patch.starts, starts, patch.ends, ends, strict=True)
+    ]
+    if all(entry == (0, 0, 0) for entry in config):
+        return patch.value
+    return lax.pad(patch.value, np.zeros((), patch.value.dtype), config)
+
+
+def _zeros(
+    kind: np.dtype, starts: tuple[int, ...], ends: tuple[int, ...], axis: int, count: int
+) -> Array:
+    shape = [end - start for start, end in zip(starts, ends, strict=True)]
+    shape[axis] = count
+    return jnp.zeros(shape, kind)
+
+
+def _with(values: tuple[int, ...], axis: int, value: int) -> tuple[int, ...]:
+    return (*values[:axis], value, *values[axis + 1 :])
