@@ -14,12 +14,14 @@ from ..graph.computational_graph import ComputationalGraph
 from ..graph.tracing import check_callable
 from ..program.divergence import build_divergence
 from .jacobian import rebuild_aux
-from .orders import EliminationOrder, resolve_order
+from .orders import EliminationOrder
 from .plan import Plan
 from .planning import Prepared, prepare, programmed
 
 __all__ = ["divergence_plan", "divergence_ve"]
 
+#: Orders that "auto" chooses from.
+CHOICES = ("reverse", "forward", "markowitz")
 #: How many vertices "auto" tries as the one at which the trace is taken.
 MAX_CUTS = 3
 
@@ -72,16 +74,12 @@ def divergence_ve(
 def divergence_plan(prepared: Prepared, order: Any) -> Plan:
     """The plan of a divergence."""
     graph = prepared.graph
-    return programmed(
-        prepared,
-        order,
-        "divergence",
-        lambda vertices: build_divergence(graph, vertices),
-        lambda: [
-            *(resolve_order(name, graph) for name in ("reverse", "forward", "markowitz")),
-            *_meeting_orders(graph),
-        ],
-    )
+
+    def best(orders: Sequence[EliminationOrder]) -> Plan:
+        plans = [Plan(graph, order, build_divergence(graph, order.vertices)) for order in orders]
+        return min(plans, key=lambda plan: plan.predicted_work)
+
+    return programmed(prepared, order, "divergence", best, CHOICES, lambda: _meeting_orders(graph))
 
 
 def _meeting_orders(graph: ComputationalGraph) -> list[EliminationOrder]:

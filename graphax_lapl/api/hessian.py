@@ -12,7 +12,7 @@ from jax.extend.core import jaxpr_as_fun
 from ..graph.tracing import check_callable
 from ..program.hessian import build_hessian
 from .jacobian import rebuild_aux, sparse_leaf
-from .orders import resolve_order
+from .orders import EliminationOrder
 from .plan import Plan
 from .planning import Prepared, prepare, programmed
 from .twice import check_real_inputs, follows_rules_of_rules, hessian_blocks
@@ -92,13 +92,11 @@ def hessian_plan(prepared: Prepared, order: Any) -> Plan | None:
     """The plan on the function's own graph; None where it has no closed second derivative."""
     if follows_rules_of_rules(prepared) or prepared.second.opaque:
         return None
-    return programmed(
-        prepared,
-        order,
-        "hessian",
-        lambda vertices: build_hessian(prepared.second),
-        lambda: [resolve_order("reverse", prepared.graph)],
-    )
+
+    def build(orders: Sequence[EliminationOrder]) -> Plan:
+        return Plan(prepared.graph, orders[0], build_hessian(prepared.second))
+
+    return programmed(prepared, order, "hessian", build, ("reverse",))
 
 
 def _nested(prepared: Prepared, rows: list[list[list[Any]]]) -> Any:

@@ -15,9 +15,10 @@ from jax.extend.core import jaxpr_as_fun
 
 from ..errors import InvalidArgumentError
 from ..graph.tracing import Traced, check_callable
+from ..program.counts import work_per_sample
 from ..program.laplacian import Metric, build_laplacian
 from .jacobian import rebuild_aux, sparse_leaf, value_and_jacve
-from .orders import resolve_order
+from .orders import EliminationOrder
 from .plan import Plan
 from .planning import Prepared, prepare, programmed
 from .sparse import SparseJacobian
@@ -32,6 +33,8 @@ __all__ = ["LaplacianJacobian", "LaplacianResult", "forward_laplacian", "laplaci
 
 #: Orders that "auto" chooses from: columns pushed forward, or outputs pulled back to them.
 CARRYING_ORDERS = ("forward", "reverse")
+#: How many cuts are tried.
+MAX_CUTS = 2
 
 
 def laplacian_ve(
@@ -41,6 +44,7 @@ def laplacian_ve(
     has_aux: bool = False,
     weights: Any = None,
     seeds: Any = None,
+    compress: bool = True,
 ) -> Callable[..., Any]:
     """The Laplacian `sum_ij A_ij d2 fun / dx_i dx_j` of every output of `fun`.
 
@@ -59,6 +63,9 @@ def laplacian_ve(
         weights: A itself: an (n, n) matrix, an (n,) diagonal, or the diagonal as a pytree like the
             arguments. Signs are kept, so A may be indefinite. Default: the identity.
         seeds: a (k, n) matrix S with A = S^T S, instead of `weights`.
+        compress: whether columns may be replaced by those of a narrow vertex that all of them pass
+            through (a wide input into a narrow layer). Exact, and differentiable wherever the
+            function is: no matrix is factorised.
 
     Returns:
         A function with the signature of `fun` that returns an array like every output leaf; with
@@ -91,7 +98,7 @@ def laplacian_ve(
             leaves = contracted_hessian(prepared, order, metric, arrays)
             values = jaxpr_as_fun(traced.closed)(*traced.leaves)[traced.n_out :]
         else:
-            plan = laplacian_plan(prepared, order, metric)
+            plan = laplacian_plan(prepared, order, metric, compress=compress)
             inputs = [*prepared.inputs, *arrays]
             values, blocks = plan.run(inputs, False, False, prepared.key is not None)
             leaves = [row[0] for row in blocks]
@@ -101,14 +108,35 @@ def laplacian_ve(
     return laplacian
 
 
-def laplacian_plan(prepared: Prepared, order: Any, metric: Metric, jacobian: bool = False) -> Plan:
-    """The plan of a Laplacian; "auto" compares pushing columns with pulling outputs back."""
+def laplacian_plan(
+    prepared: Prepared, order: Any, metric: Metric, jacobian: bool = False, compress: bool = True
+) -> Plan:
+    """The plan of a Laplacian.
+
+    Columns are pushed forward, or outputs pulled back to them, and with `compress` replaced by
+    those of a narrow vertex that they pass through: "auto" compares all, a named order cuts only.
+    """
+
+    def build(order: EliminationOrder, cut: int | None) -> Plan | None:
+        program = build_laplacian(prepared.second, order.vertices, metric, jacobian, cut)
+        return None if program is None else Plan(prepared.graph, order, program)
+
+    def work(plan: Plan) -> float:
+        # Under `vmap` the parameters stay, so what depends on them alone is computed once.
+        moving = [plan.program.inputs[k] for k in moving_inputs]
+        return work_per_sample(plan.program, moving)
+
+    def best(orders: Sequence[EliminationOrder]) -> Plan:
+        candidates = [build(order, cut) for order in orders for cut in choices]
+        return min((plan for plan in candidates if plan is not None), key=work)
+
+    choices: tuple[int | None, ...] = (None, *range(MAX_CUTS)) if compress else (None,)
+    constants = len(prepared.traced.closed.consts)
+    moving_inputs = [
+        constants + k for k, moves in enumerate(prepared.traced.differentiated) if moves
+    ]
     return programmed(
-        prepared,
-        order,
-        ("laplacian", metric, jacobian),
-        lambda vertices: build_laplacian(prepared.second, vertices, metric, jacobian),
-        lambda: [resolve_order(name, prepared.graph) for name in CARRYING_ORDERS],
+        prepared, order, ("laplacian", metric, jacobian, compress), best, CARRYING_ORDERS
     )
 
 

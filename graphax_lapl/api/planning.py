@@ -14,12 +14,11 @@ import jax
 
 from elimination_orders import Strategy
 
-from ..graph.computational_graph import ComputationalGraph, VertexName
+from ..graph.computational_graph import ComputationalGraph
 from ..graph.inline import flatten_jaxpr
 from ..graph.keys import Unstable, listing_key
 from ..graph.listing import Listing
 from ..graph.tracing import Traced, trace
-from ..program.instructions import Program
 from ..rules import treatment
 from ..rules.lowering import lower
 from ..rules.second_order import SecondOrderGraph, lower_second_order
@@ -153,8 +152,9 @@ def programmed(
     prepared: Prepared,
     order: Any,
     wanted: Hashable,
-    program: Callable[[tuple[VertexName, ...]], Program],
-    choices: Callable[[], Sequence[EliminationOrder]],
+    best: Callable[[Sequence[EliminationOrder]], Plan],
+    choices: Sequence[str],
+    more: Callable[[], Sequence[EliminationOrder]] = tuple,
 ) -> Plan:
     """A plan whose program is not a plain Jacobian's, remembered like any other.
 
@@ -162,24 +162,21 @@ def programmed(
         prepared: the traced call.
         order: the order as the user gave it.
         wanted: what distinguishes the program from others of the same graph and order.
-        program: builds it from the order of vertices.
-        choices: the orders among which "auto" takes the one with the least predicted work.
+        best: builds the cheapest plan that follows one of several orders.
+        choices: names of the orders that "auto" chooses from.
+        more: further orders that "auto" chooses from.
     """
-
-    def of(found: EliminationOrder) -> Plan:
-        return Plan(prepared.graph, found, program(found.vertices))
-
+    graph = prepared.graph
     if isinstance(order, str) and order.lower() == "auto":
 
-        def best() -> Plan:
-            plan = min(map(of, choices()), key=lambda candidate: candidate.predicted_work)
+        def chosen() -> Plan:
+            plan = best([*(resolve_order(name, graph) for name in choices), *more()])
             named = dataclasses.replace(plan.order, method=f"auto ({plan.order.method})")
             return dataclasses.replace(plan, order=named)
 
-        return _remembered(prepared, (wanted, "auto"), best)
-    named = isinstance(order, str | Strategy)
-    key = order if named else resolve_order(order, prepared.graph)
-    return _remembered(prepared, (wanted, key), lambda: of(resolve_order(key, prepared.graph)))
+        return _remembered(prepared, (wanted, "auto"), chosen)
+    key = order if isinstance(order, str | Strategy) else resolve_order(order, graph)
+    return _remembered(prepared, (wanted, key), lambda: best([resolve_order(key, graph)]))
 
 
 def _built(prepared: Prepared, order: EliminationOrder) -> Plan:

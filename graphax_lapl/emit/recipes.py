@@ -7,28 +7,41 @@ from typing import Any
 
 from jax import Array
 
-from ..edges.operations import Assemble, Combine, Einsum, Recipe
-from ..errors import InternalError
+from ..edges.operations import (
+    ApplyOpaque,
+    Assemble,
+    Combine,
+    Einsum,
+    Operation,
+    Overlay,
+    Recipe,
+)
 from .arrays import combine, einsum
 from .assembly import assemble
+from .opaque import apply_opaque, materialize_opaque
+from .overlay import overlay
 
-__all__ = ["run_recipe"]
+__all__ = ["operate", "run_recipe"]
 
 
-def run_recipe(recipe: Recipe, operands: Sequence[Array], dtype: Any) -> list[Array]:
-    """The factors of a recipe's result; `dtype` where no operand says it.
-
-    The operands are arrays: a recipe that applies opaque maps is run by its program.
-    """
+def run_recipe(recipe: Recipe, operands: Sequence[Any], dtype: Any) -> list[Any]:
+    """The factors of a recipe's result; `dtype` where no operand says it."""
     values = list(operands)
     for operation, positions in recipe.steps:
-        inputs = [values[p] for p in positions]
-        if isinstance(operation, Einsum):
-            values.append(einsum(operation, inputs))
-        elif isinstance(operation, Combine):
-            values.append(combine(operation, inputs))
-        elif isinstance(operation, Assemble):
-            values.append(assemble(operation.structure, inputs, dtype))
-        else:
-            raise InternalError(f"A recipe of arrays holds {type(operation).__name__}.")
+        values.append(operate(operation, [values[p] for p in positions], dtype))
     return [values[p] for p in recipe.operands]
+
+
+def operate(operation: Operation, values: Sequence[Any], dtype: Any) -> Array:
+    """Carry one operation out on arrays (and opaque linear maps)."""
+    if isinstance(operation, Einsum):
+        return einsum(operation, values)
+    if isinstance(operation, Combine):
+        return combine(operation, values)
+    if isinstance(operation, Overlay):
+        return overlay(operation, values, dtype)
+    if isinstance(operation, Assemble):
+        return assemble(operation.structure, values, dtype)
+    if isinstance(operation, ApplyOpaque):
+        return apply_opaque(operation, values[0], values[1])
+    return materialize_opaque(operation, values[0])

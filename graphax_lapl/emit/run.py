@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from ..edges.operations import ApplyOpaque, Assemble, Combine, Einsum, Overlay
 from ..program.instructions import (
     Block,
     ConstantInstruction,
@@ -20,11 +19,10 @@ from ..program.instructions import (
     PrimalInstruction,
     Program,
 )
-from .arrays import combine, einsum
 from .assembly import assemble, term_values
 from .holding import held
-from .opaque import LinearMap, apply_opaque, materialize_opaque, second_derivative
-from .overlay import overlay
+from .opaque import LinearMap, second_derivative
+from .recipes import operate
 
 __all__ = ["block_values", "dense_block", "run_program"]
 
@@ -52,7 +50,7 @@ def run_program(program: Program, inputs: Sequence[Any], hold: Collection[int] =
 
 def _execute(instruction: Any, values: list[Any]) -> Sequence[Any]:
     if isinstance(instruction, EdgeInstruction):
-        return [_operate(instruction, values)]
+        return [operate(instruction.operation, values, instruction.dtype)]
     if isinstance(instruction, PrimalInstruction):
         return instruction.equation.evaluate(*values)
     if isinstance(instruction, LocalInstruction):
@@ -65,21 +63,6 @@ def _execute(instruction: Any, values: list[Any]) -> Sequence[Any]:
         return [second_derivative(instruction, values)]
     assert isinstance(instruction, ConstantInstruction)
     return [jnp.asarray(instruction.value)]
-
-
-def _operate(instruction: EdgeInstruction, values: list[Any]) -> Array:
-    operation = instruction.operation
-    if isinstance(operation, Einsum):
-        return einsum(operation, values)
-    if isinstance(operation, Combine):
-        return combine(operation, values)
-    if isinstance(operation, Overlay):
-        return overlay(operation, values, instruction.dtype)
-    if isinstance(operation, Assemble):
-        return assemble(operation.structure, values, instruction.dtype)
-    if isinstance(operation, ApplyOpaque):
-        return apply_opaque(operation, values[0], values[1])
-    return materialize_opaque(operation, values[0])
 
 
 def dense_block(block: Block, slots: Sequence[Any]) -> Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -14,6 +14,7 @@ from ..edges.operations import Cost
 from ..errors import InvalidArgumentError
 from .instructions import (
     EdgeInstruction,
+    Instruction,
     LocalInstruction,
     PrimalInstruction,
     Program,
@@ -27,12 +28,15 @@ __all__ = [
     "count_program",
     "local_jaxpr",
     "traced_work",
+    "work_per_sample",
 ]
 
 CONVENTIONS = ("ad", "flops")
 #: Bytes of memory traffic that weigh as much as one operation: between what a fused loop and a
 #: separate kernel cost.
 BYTES_PER_OPERATION = 16
+#: Weight of what is computed once for many samples.
+SHARED_WEIGHT = 1 / 64
 
 #: Shapes and dtypes of the inputs of a local partial.
 Types = tuple[tuple[tuple[int, ...], Any], ...]
@@ -169,22 +173,44 @@ def _is_variable(atom: Any) -> bool:
     return not hasattr(atom, "val")
 
 
+def work_per_sample(program: Program, moving: Iterable[int]) -> float:
+    """Predicted work of one of many evaluations that differ in the slots `moving` only.
+
+    What does not depend on them is computed once for all, and weighs next to nothing.
+    """
+    reached = set(moving)
+    total = 0.0
+    for instruction in program.instructions:
+        moves = any(slot in reached for slot in instruction.inputs)
+        if moves:
+            reached.update(instruction.outputs)
+        muls, adds = _instruction_counts(instruction, program)
+        bytes_moved = sum(
+            program.slots[slot].bytes for slot in (*instruction.inputs, *instruction.outputs)
+        )
+        work = muls + adds + bytes_moved / BYTES_PER_OPERATION
+        total += work if moves else work * SHARED_WEIGHT
+    return total
+
+
+def _instruction_counts(instruction: Instruction, program: Program) -> tuple[int, int]:
+    """Multiplications and additions of one instruction."""
+    if isinstance(instruction, EdgeInstruction):
+        return instruction.operation.cost.muls, instruction.operation.cost.adds
+    if isinstance(instruction, PrimalInstruction):
+        return _equation_counts(instruction, program)
+    if isinstance(instruction, LocalInstruction):
+        types = tuple((program.slots[s].shape, program.slots[s].dtype) for s in instruction.inputs)
+        return _traced_counts(instruction.local.fun, types)
+    return 0, 0
+
+
 def _emitted(program: Program) -> tuple[int, int]:
     """Multiplications and additions of all instructions, and of assembling the blocks."""
     muls = adds = 0
     for instruction in program.instructions:
-        if isinstance(instruction, EdgeInstruction):
-            muls += instruction.operation.cost.muls
-            adds += instruction.operation.cost.adds
-        elif isinstance(instruction, PrimalInstruction):
-            more = _equation_counts(instruction, program)
-            muls, adds = muls + more[0], adds + more[1]
-        elif isinstance(instruction, LocalInstruction):
-            types = tuple(
-                (program.slots[s].shape, program.slots[s].dtype) for s in instruction.inputs
-            )
-            more = _traced_counts(instruction.local.fun, types)
-            muls, adds = muls + more[0], adds + more[1]
+        more = _instruction_counts(instruction, program)
+        muls, adds = muls + more[0], adds + more[1]
     for row in program.blocks:
         for block in row:
             if block.structure is None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..edges.algebra import accumulate, dense_structure, densify
+from ..edges.algebra import accumulate, dense_structure, densify, transpose
 from ..edges.bilinear import gram
 from ..edges.maps import label
 from ..edges.terms import Factor, Structure, Term, intern_structure
@@ -15,6 +16,7 @@ from ..rules.curvature import OpaqueCurvature
 from ..rules.lowering import closure, identity_structure
 from ..rules.second_order import SecondOrderGraph
 from .builder import Edge
+from .cuts import narrow_cuts
 from .instructions import Block, CurvatureInstruction, Program
 from .second_order import Jacobians, SecondOrderBuilder, times
 
@@ -22,6 +24,8 @@ __all__ = ["Metric", "build_laplacian"]
 
 #: The further input that columns of second order come from.
 COLUMN = "q"
+#: Column space behind a cut (those of the differentiated leaves are 0, 1, ...).
+BEHIND = -1
 
 
 @dataclass(frozen=True)
@@ -40,8 +44,12 @@ class Metric:
 
 
 def build_laplacian(
-    graph: SecondOrderGraph, order: Sequence[VertexName], metric: Metric, jacobian: bool = False
-) -> Program:
+    graph: SecondOrderGraph,
+    order: Sequence[VertexName],
+    metric: Metric,
+    jacobian: bool = False,
+    cut: int | None = None,
+) -> Program | None:
     """The program of `sum_ij A_ij d2y/dx_i dx_j`.
 
     Args:
@@ -49,16 +57,21 @@ def build_laplacian(
         order: a permutation of the eliminable vertices, in which columns are carried.
         metric: the matrix A; its arrays become inputs of the program after the function's.
         jacobian: whether the Jacobian is wanted too.
+        cut: which of the vertices c that are narrower than the input and that all later columns
+            pass through (the narrowest first; None for none). Behind c, columns are those of c
+            itself, contracted with `J_c A J_c^T` instead of A.
 
     Returns:
         A program with one row of blocks per output leaf: the contraction (from a scalar), then,
-        with `jacobian`, the Jacobian with respect to every leaf.
+        with `jacobian`, the Jacobian with respect to every leaf. None where there is no such cut.
     """
-    return _Laplacian(graph).laplacian(order, metric, jacobian)
+    return _Laplacian(graph).laplacian(order, metric, jacobian, cut)
 
 
 class _Laplacian(SecondOrderBuilder):
-    def laplacian(self, order: Sequence[VertexName], metric: Metric, jacobian: bool) -> Program:
+    def laplacian(
+        self, order: Sequence[VertexName], metric: Metric, jacobian: bool, cut: int | None
+    ) -> Program | None:
         second = self.second
         local = self.prepare()
         starts, weights = self.metric_inputs(metric)
@@ -67,7 +80,17 @@ class _Laplacian(SecondOrderBuilder):
         targets = {v for _, first, other, _ in curvatures for v in (first, other)}
         for item in second.opaque:
             targets.update(v for v in (*item.tangents, *item.moving) if v is not None)
-        spans = self.jacobians(fused, starts, [*targets, *(ends if jacobian else ())])
+        groups: list[set[int]] = [{first, other} for _, first, other, _ in curvatures]
+        groups += [{v for v in (*i.tangents, *i.moving) if v is not None} for i in second.opaque]
+        if cut is None:
+            spans = self.jacobians(fused, starts, [*targets, *(ends if jacobian else ())])
+            whole = spans
+        else:
+            found = narrow_cuts(fused, self.sizes(fused), second.inputs, groups)
+            if cut >= len(found):
+                return None
+            spans, weights = self.compressed(fused, starts, weights, targets, found[cut])
+            whole = self.jacobians(fused, starts, ends) if jacobian else {}
         weighted = spans if weights is None else self.weighted(spans, weights, targets)
         columns = self.columns(curvatures, spans, weighted)
         carried = self.carry(local, columns, [self.graph.by_name[v].variable for v in order])
@@ -76,7 +99,7 @@ class _Laplacian(SecondOrderBuilder):
             row = [self.block(carried.get(end) if end is not None else None, type_, ())]
             if jacobian:
                 for space, leaf in enumerate(second.inputs):
-                    edge = spans.get(end, {}).get(space) if end is not None else None
+                    edge = whole.get(end, {}).get(space) if end is not None else None
                     row.append(self.block(edge, type_, self.shape_of(leaf)))
             self.program.blocks.append(row)
         self.program.values = [self.value(atom) for atom in self.listing.outputs]
@@ -125,6 +148,50 @@ class _Laplacian(SecondOrderBuilder):
                     weights.setdefault(i, {})[j] = (structure, (slot,))
         return starts, weights
 
+    def sizes(self, local: Iterable[tuple[int, int]]) -> dict[int, int]:
+        """Number of elements of every real variable that has an arrow."""
+        return {
+            v: math.prod(self.shape_of(v))
+            for arrow in local
+            for v in arrow
+            if not self.listing.variables[v].is_complex
+        }
+
+    def compressed(
+        self,
+        local: dict[tuple[int, int], Edge],
+        starts: Jacobians,
+        weights: dict[int, dict[int, Edge]] | None,
+        targets: Iterable[int],
+        cut: int,
+    ) -> tuple[Jacobians, dict[int, dict[int, Edge]]]:
+        """Jacobians of the targets, with columns of `cut` behind it, and the metric of all columns.
+
+        A Laplacian asks for `J_t A J_t^T`. Where J_t = K_t J_c that is `K_t (J_c A J_c^T) K_t^T`:
+        columns of c with another metric, which is exact and needs no factorisation.
+        """
+        forward: dict[int, list[int]] = {}
+        for u, v in local:
+            forward.setdefault(u, []).append(v)
+        behind = closure([cut], forward)
+        before = self.jacobians(local, starts, [*(t for t in targets if t not in behind), cut])
+        columns = self.jacobians(
+            local, {cut: {BEHIND: self.identity(cut)}}, [t for t in targets if t in behind]
+        )
+        total: Edge | None = None
+        arriving = before.get(cut, {})
+        for space, edge in arriving.items():
+            for other, weight in (weights or {}).get(space, {space: None}).items():
+                half = edge if weight is None else self.product(edge, weight, cut)
+                across = self.made_by(transpose(arriving[other][0]), arriving[other][1], cut)
+                if half is not None and across is not None:
+                    total = self.sum(total, self.product(half, across, cut), cut)
+        metric = dict(weights or {})
+        metric[BEHIND] = {} if total is None else {BEHIND: total}
+        spans = {v: row for v, row in before.items() if v not in behind}
+        spans.update({v: columns.get(v, {}) for v in behind})
+        return spans, metric
+
     def weighted(
         self, spans: Jacobians, weights: dict[int, dict[int, Edge]], targets: Iterable[int]
     ) -> Jacobians:
@@ -133,7 +200,10 @@ class _Laplacian(SecondOrderBuilder):
         for v in targets:
             row: dict[int, Edge | None] = {}
             for i, edge in spans.get(v, {}).items():
-                for j, weight in weights.get(i, {}).items():
+                if i not in weights:
+                    row[i] = edge
+                    continue
+                for j, weight in weights[i].items():
                     row[j] = self.sum(row.get(j), self.product(edge, weight, v), v)
             result[v] = {space: edge for space, edge in row.items() if edge is not None}
         return result
