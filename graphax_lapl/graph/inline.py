@@ -54,8 +54,10 @@ MOVES = frozenset(
 )
 SCALINGS = frozenset({"neg", "abs", "convert_element_type", "div", "sqrt", "copy"})
 
-#: What to do with an equation on an active input: keep it ("rule"), inline its tangent program
-#: ("linearize"), or keep it as an opaque linear map ("opaque").
+#: What to do with an equation on an active input: keep it ("rule", or "rule:name" for a call that
+#: is recognised as a whole), inline its tangent program ("linearize"), or keep it as an opaque
+#: linear map ("opaque").
+KNOWN_CALL = "rule:"
 Treatment = Callable[[Any, dict[str, Any], tuple[str, ...]], str]
 
 
@@ -143,9 +145,13 @@ class _Inliner:
             how = self.treatment(equation.primitive, params, above)
             if how == "linearize":
                 return self.linearize(equation, inputs, stack)
+            if how.startswith(KNOWN_CALL):
+                return self.append(equation, inputs, how.removeprefix(KNOWN_CALL))
         return self.append(equation, inputs)
 
-    def append(self, equation: Any, inputs: list[_Reference]) -> list[_Reference]:
+    def append(
+        self, equation: Any, inputs: list[_Reference], known_as: str | None = None
+    ) -> list[_Reference]:
         """Add an equation to the listing, or find the same one there."""
         name = equation.primitive.name
         linear = any(reference.tangent for reference in inputs)
@@ -166,6 +172,7 @@ class _Inliner:
                     tuple(order > 0 and orders > 0 for order in through),
                     self.origin or equation.source_info,
                     bool(equation.effects),
+                    known_as,
                 )
             )
             if key is not None:
@@ -187,10 +194,16 @@ class _Inliner:
                     self.listing.value_of[variable] = None
             references.append(_Reference(variable, carried, linear and carried > 0))
         if orders > 1 and not linear and any(r.atom in self.shadows for r in inputs if r.active):
-            self.shadow(equation, inputs, found)
+            self.shadow(equation, inputs, found, known_as)
         return references
 
-    def shadow(self, equation: Any, inputs: list[_Reference], outputs: tuple[int, ...]) -> None:
+    def shadow(
+        self,
+        equation: Any,
+        inputs: list[_Reference],
+        outputs: tuple[int, ...],
+        known_as: str | None,
+    ) -> None:
         """Let the values of an equation's outputs move as its inputs' values do.
 
         After a function with its own rule, the derivative that the rule gives and the derivative
@@ -213,6 +226,7 @@ class _Inliner:
                 twins,
                 active,
                 self.origin or equation.source_info,
+                known_as=known_as,
             )
         )
         for output, twin in zip(outputs, twins, strict=True):

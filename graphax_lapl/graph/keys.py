@@ -25,7 +25,7 @@ def listing_key(listing: Listing) -> Hashable:
     equations = tuple(
         (
             equation.name,
-            _key(equation.params),
+            None if equation.known_as else _key(equation.params),
             tuple(_atom(atom) for atom in equation.inputs),
             equation.outputs,
             equation.active,

@@ -76,6 +76,7 @@ class Equation:
         active: for each input, whether the derivative with respect to it is asked for.
         source_info: where in the user's code it stands.
         effects: whether it does more than compute its outputs (prints, callbacks).
+        known_as: name of a call that was recognised and has a rule as a whole, e.g. "slogdet".
     """
 
     primitive: Any
@@ -86,11 +87,12 @@ class Equation:
     active: tuple[bool, ...]
     source_info: Any = None
     effects: bool = False
+    known_as: str | None = None
 
     @property
     def name(self) -> str:
-        """Name of the primitive."""
-        return str(self.primitive.name)
+        """Name of the primitive, or of the recognised call."""
+        return self.known_as or str(self.primitive.name)
 
     @property
     def source(self) -> str:

@@ -109,7 +109,7 @@ def _opaque(site: Site) -> OpaqueCurvature:
 
 def _closed_forms(site: Site) -> dict[int, list[Curvature]]:
     listing, equation = site.listing, site.equation
-    rule = find_rule(equation.primitive) or fallback
+    rule = find_rule(equation.name) or fallback
     result: dict[int, list[Curvature]] = {}
     for k, output in enumerate(equation.outputs):
         if output not in listing.active:

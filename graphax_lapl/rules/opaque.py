@@ -10,6 +10,8 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from ..graph.inline import KNOWN_CALL
+from .determinants import known_call
 from .registry import RULES, defrule
 from .site import Piece, Site
 
@@ -109,8 +111,10 @@ def treatment(primitive: Any, params: dict[str, Any], stack: tuple[str, ...]) ->
     A primitive with a rule is kept. One without is replaced by its tangent program, unless that
     program contains the same primitive again: then it is linear, and opaque.
     """
-    del params
     name = str(primitive.name)
+    known = known_call(name, params)
+    if known is not None:
+        return KNOWN_CALL + known
     if name in RULES:
         return "rule"
     return "opaque" if name in stack else "linearize"

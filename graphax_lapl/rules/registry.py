@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from .site import Piece, Site
 
@@ -26,6 +25,6 @@ def defrule(*names: str) -> Callable[[Rule], Rule]:
     return register
 
 
-def find_rule(primitive: Any) -> Rule | None:
-    """The rule of a primitive, None where there is none."""
-    return RULES.get(str(primitive.name))
+def find_rule(name: str) -> Rule | None:
+    """The rule of a primitive or recognised call, None where there is none."""
+    return RULES.get(name)
