@@ -100,7 +100,18 @@ def fallback(site: Site, i: int, k: int) -> list[Piece]:
             site.name,
             site.equation.source,
         )
-    return site.opaque(i, k)
+    return [] if _only_helps_solving(site, i) else site.opaque(i, k)
+
+
+def _only_helps_solving(site: Site, i: int) -> bool:
+    """Whether input i is one of a linear solve's solver: a factor of the matrix, say.
+
+    The solution depends on the matrix and the right-hand side alone; JAX's rule for the rest fails.
+    """
+    if site.name != "custom_linear_solve":
+        return False
+    lengths = site.params["const_lengths"]
+    return bool(lengths.matvec <= i < sum(lengths))
 
 
 def treatment(primitive: Any, params: dict[str, Any], stack: tuple[str, ...]) -> str:
