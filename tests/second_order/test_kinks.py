@@ -161,54 +161,71 @@ FINITE_HERE = {"careless log": 0.0, "arctanh at its end": np.inf}
 """Where JAX has NaN: the limit of the second derivative inside the branch that was taken."""
 
 
-@pytest.mark.parametrize("name", ELEMENTWISE)
-def test_of_one_number(name: str) -> None:
-    fun, points = ELEMENTWISE[name]
+def in_groups(table: Table, size: int) -> list[Any]:
+    """Names in groups that are compiled together, which takes a fraction of the time."""
+    names = list(table)
+    groups = [names[k : k + size] for k in range(0, len(names), size)]
+    return [pytest.param(group, id=f"{group[0]} to {group[-1]}") for group in groups]
 
+
+@pytest.mark.parametrize("names", in_groups(ELEMENTWISE, 14))
+def test_of_one_number(names: list[str]) -> None:
     @jax.jit
-    def every_way(points: jax.Array) -> tuple[jax.Array, list[jax.Array]]:
-        ways = [hessve(fun), *(laplacian_ve(fun, order=o) for o in ("forward", "reverse"))]
-        return jax.vmap(jax.hessian(fun))(points), [jax.vmap(way)(points) for way in ways]
+    def every_way(all_points: dict[str, Any]) -> dict[str, Any]:
+        found = {}
+        for name, points in all_points.items():
+            fun = ELEMENTWISE[name][0]
+            ways = [hessve(fun), *(laplacian_ve(fun, order=o) for o in ("forward", "reverse"))]
+            found[name] = [jax.vmap(way)(points) for way in (jax.hessian(fun), *ways)]
+        return found
 
-    expected, results = every_way(jnp.asarray(points))
-    if name in FINITE_HERE:
-        assert np.isnan(expected[0])
-        expected = expected.at[0].set(FINITE_HERE[name])
-    for result in results:
-        assert_same(result, expected, context=name)
+    found = every_way({name: jnp.asarray(ELEMENTWISE[name][1]) for name in names})
+    for name, (expected, *results) in found.items():
+        if name in FINITE_HERE:
+            assert np.isnan(expected[0])
+            expected = expected.at[0].set(FINITE_HERE[name])
+        for result in results:
+            assert_same(result, expected, context=name)
 
 
-@pytest.mark.parametrize("name", ELEMENTWISE)
-def test_of_each_number(name: str) -> None:
+@pytest.mark.parametrize("names", in_groups(ELEMENTWISE, 14))
+def test_of_each_number(names: list[str]) -> None:
     """Elementwise on a vector: the diagonal of the numbers' own derivatives."""
-    fun, points = ELEMENTWISE[name]
 
     @jax.jit
-    def every_way(x: jax.Array) -> tuple[Any, ...]:
-        alone = jax.vmap(hessve(fun))(x)
-        return alone, hessve(fun)(x), laplacian_ve(fun)(x)
+    def every_way(all_points: dict[str, Any]) -> dict[str, Any]:
+        found = {}
+        for name, x in all_points.items():
+            fun = ELEMENTWISE[name][0]
+            found[name] = jax.vmap(hessve(fun))(x), hessve(fun)(x), laplacian_ve(fun)(x)
+        return found
 
-    alone, hessian, laplacian = every_way(jnp.asarray(points))
-    assert_same(laplacian, alone, context=name)
-    diagonal = np.arange(len(points))
-    expected = np.zeros((len(points),) * 3)
-    expected[diagonal, diagonal, diagonal] = alone
-    assert_same(hessian, expected, context=name)
+    found = every_way({name: jnp.asarray(ELEMENTWISE[name][1]) for name in names})
+    for name, (alone, hessian, laplacian) in found.items():
+        assert_same(laplacian, alone, context=name)
+        diagonal = np.arange(len(alone))
+        expected = np.zeros((len(alone),) * 3)
+        expected[diagonal, diagonal, diagonal] = alone
+        assert_same(hessian, expected, context=name)
 
 
-@pytest.mark.parametrize("name", JOINT)
-def test_of_several_numbers(name: str) -> None:
+@pytest.mark.parametrize("names", in_groups(JOINT, 10))
+def test_of_several_numbers(names: list[str]) -> None:
     """JAX's numbers where it has any; NaN only where it has NaN."""
-    fun, point = JOINT[name]
 
     @jax.jit
-    def every_way(x: jax.Array) -> tuple[Any, ...]:
-        expected = jax.hessian(fun)(x)
-        trace = laplacian_of(expected, fun(x), x)
-        laplacians = [laplacian_ve(fun, order=o)(x) for o in ("forward", "reverse")]
-        return expected, hessve(fun)(x), trace, laplacians
+    def every_way(all_points: dict[str, Any]) -> dict[str, Any]:
+        found = {}
+        for name, x in all_points.items():
+            fun = JOINT[name][0]
+            hessian = jax.hessian(fun)(x)
+            trace = laplacian_of(hessian, fun(x), x)
+            laplacians = [laplacian_ve(fun, order=o)(x) for o in ("forward", "reverse")]
+            found[name] = [(hessve(fun)(x), hessian), *((found, trace) for found in laplacians)]
+        return found
 
-    expected, hessian, trace, laplacians = every_way(jnp.asarray(point))
-    for result, reference in [(hessian, expected), *((found, trace) for found in laplacians)]:
-        known = ~np.isnan(reference)
-        assert_same(np.where(known, result, 0.0), np.where(known, reference, 0.0), context=name)
+    found = every_way({name: jnp.asarray(JOINT[name][1]) for name in names})
+    for name, pairs in found.items():
+        for result, reference in pairs:
+            known = ~np.isnan(reference)
+            assert_same(np.where(known, result, 0.0), np.where(known, reference, 0.0), context=name)
