@@ -45,7 +45,7 @@ def laplacian_of(hessian: Any, outputs: Any, inputs: Any) -> Any:
         for i, leaf in enumerate(leaves):
             block = blocks[(k * count + i) * count + i]
             square = jnp.reshape(block, (*value.shape, leaf.size, leaf.size))
-            total = total + jnp.trace(square, axis1=-2, axis2=-1)
+            total = total + jnp.trace(square, axis1=-2, axis2=-1).astype(value.dtype)
         totals.append(total)
     return jax.tree.unflatten(tree, totals)
 

@@ -46,7 +46,7 @@ def parameters() -> Iterator[Any]:
             yield pytest.param(primitive, form, id=f"{primitive}: {form}", marks=marks)
 
 
-@pytest.mark.parametrize(("primitive", "form"), parameters())
+@pytest.mark.parametrize(("primitive", "form"), list(parameters()))
 def test_second_derivatives(primitive: str, form: str) -> None:
     case = CASES[primitive][form]
     check_second_order(

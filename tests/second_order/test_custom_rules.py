@@ -36,7 +36,7 @@ def with_pullback(value: Callable[[Any], Any], slope: Callable[[Any], Any]) -> C
 
 
 consistent = with_rule(jnp.sin, lambda x, t: (jnp.sin(x), jnp.cos(x) * t))
-straight_through = with_rule(jnp.round, lambda x, t: (jnp.round(x), t))
+straight_through = with_rule(lambda x: jnp.round(x), lambda x, t: (jnp.round(x), t))
 straight_tanh = with_rule(jnp.sign, lambda x, t: (jnp.sign(x), (1 - jnp.tanh(x) ** 2) * t))
 other_value = with_rule(jnp.sin, lambda x, t: (jnp.exp(x), jnp.cos(x) * t))
 scaled = with_rule(jnp.sin, lambda x, t: (jnp.sin(x), 2.0 * t))

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.flatten_util import ravel_pytree
 
 from graphax_lapl import (
     GraphaxLaplError,
@@ -227,9 +228,7 @@ def test_weights_and_seeds_together() -> None:
         laplacian_ve(scalar, weights=np.ones(3), seeds=np.ones((1, 3)))
 
 
-@pytest.mark.parametrize(
-    "bad", ["text", np.array([1j, 0, 0]), {"a": X}], ids=["str", "complex", "tree"]
-)
+@pytest.mark.parametrize("bad", ["text", np.array([1j, 0, 0])], ids=["str", "complex"])
 def test_weights_of_a_wrong_kind(bad: Any) -> None:
     with pytest.raises((InvalidArgumentError, InvalidTypeError), match="weights"):
         laplacian_ve(scalar, weights=bad)(X)
@@ -274,7 +273,7 @@ def test_metrics_of_several_arguments(argnums: tuple[int, ...]) -> None:
         return jnp.sum(jnp.sin(p["b"] @ w) * p["a"]) * jnp.exp(w[0])
 
     chosen = tuple(args[n] for n in argnums)
-    flat, unravel = jax.flatten_util.ravel_pytree(chosen)
+    flat, unravel = ravel_pytree(chosen)
 
     def raveled(flat: Any) -> Any:
         parts = dict(zip(argnums, unravel(flat), strict=True))
