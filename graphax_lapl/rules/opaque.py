@@ -111,7 +111,11 @@ def _only_helps_solving(site: Site, i: int) -> bool:
     if site.name != "custom_linear_solve":
         return False
     lengths = site.params["const_lengths"]
-    return bool(lengths.matvec <= i < sum(lengths))
+    if i >= lengths.matvec:
+        return bool(i < sum(lengths))
+    body = site.params["jaxprs"].matvec.jaxpr
+    read = {id(atom) for equation in body.eqns for atom in equation.invars}
+    return id(body.invars[i]) not in read | {id(atom) for atom in body.outvars}
 
 
 def treatment(primitive: Any, params: dict[str, Any], stack: tuple[str, ...]) -> str:
