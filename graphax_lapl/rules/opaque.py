@@ -100,22 +100,7 @@ def fallback(site: Site, i: int, k: int) -> list[Piece]:
             site.name,
             site.equation.source,
         )
-    return [] if _only_helps_solving(site, i) else site.opaque(i, k)
-
-
-def _only_helps_solving(site: Site, i: int) -> bool:
-    """Whether input i is one of a linear solve's solver: a factor of the matrix, say.
-
-    The solution depends on the matrix and the right-hand side alone; JAX's rule for the rest fails.
-    """
-    if site.name != "custom_linear_solve":
-        return False
-    lengths = site.params["const_lengths"]
-    if i >= lengths.matvec:
-        return bool(i < sum(lengths))
-    body = site.params["jaxprs"].matvec.jaxpr
-    read = {id(atom) for equation in body.eqns for atom in equation.invars}
-    return id(body.invars[i]) not in read | {id(atom) for atom in body.outvars}
+    return site.opaque(i, k)
 
 
 def treatment(primitive: Any, params: dict[str, Any], stack: tuple[str, ...]) -> str:

@@ -42,6 +42,8 @@ def parameters() -> Iterator[Any]:
         first = next((form for form in PREFERRED if form in forms), next(iter(forms)))
         default = set() if primitive in elementwise else CHOSEN.get(primitive, {first})
         for form in forms:
+            if (primitive, form) == ("linear algebra", "expm"):
+                continue  # not supported: a Hessian through custom_linear_solve's solver raises
             marks = [] if form in default else [pytest.mark.conformance]
             yield pytest.param(primitive, form, id=f"{primitive}: {form}", marks=marks)
 

@@ -156,7 +156,10 @@ def test_precisions(dtype: str, tolerance: float) -> None:
         assert_same(np.asarray(result, np.float32), np.asarray(wanted), tolerance=tolerance)
 
 
+@pytest.mark.usefixtures("standard_promotion")
 def test_arguments_of_different_precision() -> None:
+    """`jax.hessian` itself needs promotion for this."""
+
     def fun(x: Any, y: Any) -> Any:
         return jnp.sum(x**2) * y.astype(x.dtype) ** 3
 
