@@ -42,6 +42,8 @@ other_value = with_rule(jnp.sin, lambda x, t: (jnp.exp(x), jnp.cos(x) * t))
 scaled = with_rule(jnp.sin, lambda x, t: (jnp.sin(x), 2.0 * t))
 identity = with_rule(lambda x: x, lambda x, t: (x, 2.0 * t))
 identity_by_value = with_rule(lambda x: x, lambda x, t: (x, x * t))
+vanishing_slope = with_rule(lambda x: 0.0 * x, lambda x, t: (0.0 * x, other_value(x) * t))
+slope_that_vanishes = with_rule(jnp.sin, lambda x, t: (jnp.sin(x), vanishing_slope(x) * t))
 no_tangent = with_rule(jnp.sin, lambda x, t: (jnp.sin(x), jnp.zeros_like(t)))
 through_result = with_rule(jnp.exp, lambda x, t: (lambda y: (y, y * t))(jnp.exp(x)))
 through_itself = with_rule(jnp.exp, lambda x, t: (through_itself(x), through_itself(x) * t))
@@ -103,6 +105,7 @@ RULES: dict[str, Callable[[Any], Any]] = {
     "identity": identity,
     "identity times its value": identity_by_value,
     "no tangent": no_tangent,
+    "slope that vanishes but moves": slope_that_vanishes,
     "through its result": through_result,
     "through itself": through_itself,
     "nested": nested,
