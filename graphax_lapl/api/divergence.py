@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import networkx as nx
+from jax import tree_util
 
 from ..errors import InvalidArgumentError
 from ..graph.computational_graph import ComputationalGraph
@@ -48,7 +49,8 @@ def divergence_ve(
         `sum_k trace(d output leaf k / d input leaf k)`; with has_aux `(divergence, aux)`.
 
     Raises:
-        InvalidArgumentError: where the output leaves do not have the shapes of the input leaves.
+        InvalidArgumentError: where the output's leaves do not have the shapes and names of the
+            input's.
         InvalidTypeError: for arguments that cannot be differentiated.
         InvalidOrderError: for an order that does not fit the function.
 
@@ -116,3 +118,16 @@ def _check_like(prepared: Prepared) -> None:
             f"they have shapes {expected}, its outputs {found}. Choose other argnums (ascending), "
             "or return arrays like them."
         )
+    into, out = _paths(traced.in_trees), _paths([traced.out_tree])
+    if len(out) > 1 and [path[1:] for path in out] not in (into, [path[1:] for path in into]):
+        raise InvalidArgumentError(
+            f"{traced.name} must return a pytree like its arguments {traced.argnums}, whose leaves "
+            f"are at {[*map(tree_util.keystr, into)]}; those of its output are at "
+            f"{[tree_util.keystr(path[1:]) for path in out]}. Name and nest them alike."
+        )
+
+
+def _paths(trees: list[Any]) -> list[Any]:
+    """Paths of all leaves of a list of trees, the position in the list first."""
+    filled = [tree_util.tree_unflatten(tree, range(tree.num_leaves)) for tree in trees]
+    return [path for path, _ in tree_util.tree_flatten_with_path(filled)[0]]

@@ -10,10 +10,10 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax, tree_util
+from jax import Array, dtypes, lax, tree_util
 from jax.extend.core import jaxpr_as_fun
 
-from ..errors import InvalidArgumentError
+from ..errors import InvalidArgumentError, InvalidTypeError
 from ..graph.tracing import Traced, check_callable
 from ..program.counts import work_per_sample
 from ..program.laplacian import Metric, build_laplacian
@@ -74,12 +74,12 @@ def laplacian_ve(
     Raises:
         InvalidArgumentError: for weights or seeds of another shape, or both, and for argnums out of
             range.
-        InvalidTypeError: for complex or integer arguments.
+        InvalidTypeError: for complex or integer arguments, and for weights or seeds that are not
+            real numbers.
         InvalidOrderError: for an order that does not fit the function.
 
     Example:
         >>> import jax.numpy as jnp
-    import numpy as np
         >>> from graphax_lapl import laplacian_ve
         >>> print(laplacian_ve(lambda x: jnp.sum(x**3))(jnp.array([1.0, 2.0])))
         18.0
@@ -94,7 +94,12 @@ def laplacian_ve(
         traced = prepared.traced
         check_real_inputs(traced)
         metric, arrays = _metric(traced, args, weights, seeds)
-        if follows_rules_of_rules(prepared):
+        around = follows_rules_of_rules(prepared)
+        if metric.kind == "matrix" and not around:
+            # A rule of the user's may have an asymmetric derivative; A says which half is meant.
+            around = bool(prepared.listing.moves_with)
+            arrays = arrays if around else _symmetrized(arrays)
+        if around:
             leaves = contracted_hessian(prepared, order, metric, arrays)
             values = jaxpr_as_fun(traced.closed)(*traced.leaves)[traced.n_out :]
         else:
@@ -275,6 +280,8 @@ def _metric(
     traced: Traced, args: tuple[Any, ...], weights: Any, seeds: Any
 ) -> tuple[Metric, list[Array]]:
     """The metric, and its arrays by leaf in the order of the trace."""
+    for name, given in (("weights", weights), ("seeds", seeds)):
+        _check_real(given, name)
     shapes = [aval.shape for aval in traced.in_types]
     dtypes = [aval.dtype for aval in traced.in_types]
     ravel = raveling_order(traced)
@@ -328,3 +335,30 @@ def _metric(
         f"a pytree like the differentiated arguments of {traced.name}, got shapes "
         f"{[np.shape(leaf) for leaf in leaves]}."
     )
+
+
+def _symmetrized(blocks: Sequence[Array]) -> list[Array]:
+    """The symmetric part of A, from its blocks by rows of leaves.
+
+    It is all that a symmetric Hessian sees, and what a program needs that takes one of two
+    mirrored products.
+    """
+    count = math.isqrt(len(blocks))
+    result = []
+    for i in range(count):
+        for j in range(count):
+            block, mirror = blocks[i * count + j], blocks[j * count + i]
+            split = blocks[j * (count + 1)].ndim // 2
+            order = (*range(split, mirror.ndim), *range(split))
+            result.append((block + lax.transpose(mirror, order).astype(block.dtype)) / 2)
+    return result
+
+
+def _check_real(given: Any, name: str) -> None:
+    """Raise `InvalidTypeError` unless all leaves are arrays of real numbers."""
+    for leaf in tree_util.tree_leaves(given):
+        dtype = getattr(leaf, "dtype", None) or np.asarray(leaf).dtype
+        if not (dtypes.issubdtype(dtype, np.floating) or dtypes.issubdtype(dtype, np.integer)):
+            raise InvalidTypeError(
+                f"{name} must hold real numbers, got dtype {dtype}. Pass real arrays."
+            )

@@ -8,7 +8,7 @@ cotangents only, and a `custom_jvp` may say of a moving value that it does not m
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -33,6 +33,8 @@ __all__ = [
 
 #: Calls whose rule exists for cotangents only.
 REVERSE_ONLY = frozenset({"custom_vjp_call", "custom_vjp_call_jaxpr"})
+#: Calls whose rule the user wrote.
+OWN_RULES = REVERSE_ONLY | {"custom_jvp_call"}
 
 
 def check_real_inputs(traced: Traced) -> None:
@@ -62,8 +64,23 @@ def raveling_order(traced: Traced) -> list[int]:
 def follows_rules_of_rules(prepared: Prepared) -> bool:
     """Whether second derivatives have to be taken of JAX's own first ones."""
     return prepared.listing.disagrees or any(
-        item.equation.name in REVERSE_ONLY for item in prepared.second.opaque
+        item.equation.name in REVERSE_ONLY or _holds_own_rule(item.equation.params)
+        for item in prepared.second.opaque
     )
+
+
+def _holds_own_rule(params: Mapping[str, Any]) -> bool:
+    """Whether a loop or branch holds a function with its own rule.
+
+    Its value may move otherwise than the rule says, and only inside can the two be told apart.
+    """
+    for value in params.values():
+        for body in value if isinstance(value, tuple | list) else (value,):
+            jaxpr = getattr(body, "jaxpr", body)
+            for equation in getattr(jaxpr, "eqns", ()):
+                if equation.primitive.name in OWN_RULES or _holds_own_rule(equation.params):
+                    return True
+    return False
 
 
 def hessian_blocks(prepared: Prepared, order: Any, sparse: bool) -> list[list[list[Any]]]:

@@ -119,10 +119,13 @@ def second_derivative(instruction: CurvatureInstruction, operands: Sequence[Arra
     columns = next(array for array in tangents if array is not None)
     count = math.prod(columns.shape[columns.ndim - instruction.rank :])
 
-    def flat(array: Array) -> Array:
-        """Columns first, as one axis."""
-        shape = array.shape[: array.ndim - instruction.rank]
-        return jnp.moveaxis(lax.reshape(array, (*shape, count)), -1, 0)
+    def flat(columns: Sequence[Array | None]) -> list[Array]:
+        """Columns first, as one axis, of the dtype of what they move."""
+        return [
+            jnp.moveaxis(array.reshape(*value.shape, count), -1, 0).astype(value.dtype)
+            for array, value in zip(columns, values, strict=True)
+            if array is not None
+        ]
 
     chosen = [k for k, array in enumerate(tangents) if array is not None]
     moved = [k for k, array in enumerate(changes) if array is not None]
@@ -150,7 +153,4 @@ def second_derivative(instruction: CurvatureInstruction, operands: Sequence[Arra
 
         return jax.jvp(pushed, tuple(values[k] for k in moved), tuple(change))[1]
 
-    stacked = jax.vmap(along)(
-        [flat(a) for a in tangents if a is not None], [flat(a) for a in changes if a is not None]
-    )
-    return lax.reduce_sum(stacked, [0])
+    return lax.reduce_sum(jax.vmap(along)(flat(tangents), flat(changes)), [0])

@@ -91,4 +91,6 @@ def block_values(block: Block, slots: Sequence[Any]) -> list[Array]:
 
 
 def _cast(value: Array, dtype: Any) -> Array:
+    if jnp.iscomplexobj(value) and not jnp.issubdtype(dtype, jnp.complexfloating):
+        value = lax.real(value)  # what a map to real arrays stands for
     return value if value.dtype == dtype else lax.convert_element_type(value, dtype)

@@ -291,4 +291,5 @@ def _traced_counts(fun: Any, types: Types) -> tuple[int, int]:
 def local_jaxpr(fun: Any, types: Types) -> Any:
     """An abstract trace of a local partial for inputs of the given shapes and dtypes."""
     avals = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in types]
-    return jax.make_jaxpr(fun)(*avals)
+    with jax.numpy_dtype_promotion("standard"):  # as it is emitted
+        return jax.make_jaxpr(fun)(*avals)

@@ -51,13 +51,15 @@ class _Hessian(SecondOrderBuilder):
         for i, first in enumerate(self.second.inputs):
             for j, other in enumerate(self.second.inputs):
                 out, into = (*type_.shape, *self.shape_of(first)), self.shape_of(other)
+                # jax.hessian's dtype: a gradient has that of the argument.
+                dtype = type_.dtype if type_.is_complex else self.dtype_of(first)
                 edge = found.get((i, j))
                 if edge is None:
-                    row.append(Block(None, (), out, into, type_.dtype))
+                    row.append(Block(None, (), out, into, dtype))
                     continue
-                structure, slots = self.without_opaque(edge, type_.dtype)
+                structure, slots = self.without_opaque(edge, dtype)
                 matrix = _as_matrix(structure, len(self.shape_of(first)))
-                row.append(Block(matrix, slots, out, into, type_.dtype))
+                row.append(Block(matrix, slots, out, into, dtype))
         return row
 
     def of_output(

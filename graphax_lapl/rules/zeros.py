@@ -41,12 +41,19 @@ def _support(reference: Reference, listing: Listing) -> np.ndarray | None:
     value = _known(reference, listing)
     if value is not None:
         return value != 0
-    return listing.support.get(reference.variable) if isinstance(reference, Primal) else None
+    if not isinstance(reference, Primal) or _moves(reference, listing):
+        return None
+    return listing.support.get(reference.variable)
+
+
+def _moves(reference: Primal, listing: Listing) -> bool:
+    """Whether a value has a derivative, by a rule of its own: zero now is not zero nearby."""
+    return listing.moving_vertex(reference.variable) is not None
 
 
 def _known(reference: Reference, listing: Listing) -> np.ndarray | None:
     if isinstance(reference, Primal):
-        return listing.known.get(reference.variable)
+        return None if _moves(reference, listing) else listing.known.get(reference.variable)
     return reference.value if isinstance(reference, Known) else None
 
 
