@@ -1,7 +1,7 @@
-"""Runs the suite `laplacian`: `python -m benchmarks.laplacian [PROBLEM ...]`, all of them by default.
+"""Runs the suite `laplacian`: `python -m benchmarks.laplacian [PROBLEM ...]`, all by default.
 
-Each problem runs in a process of its own. A method that does not come back from compilation is ended
-with its process, and the problem is measured again without it. Numbers go to
+Each problem runs in a process of its own. A method that does not come back from compilation is
+ended with its process, and the problem is measured again without it. Numbers go to
 benchmarks/results/local/laplacian/, one file a problem; the tables are made of all that lie there.
 """
 
@@ -104,7 +104,8 @@ def write_tables() -> str:
     versions = found[0]["provenance"] if found else provenance()
     text = "\n".join(
         [
-            f"Python {versions['python']}, JAX {versions['jax']}, {', '.join(versions['devices'])}.",
+            f"Python {versions['python']}, JAX {versions['jax']}, "
+            + ", ".join(versions["devices"]),
             CAPTION,
             "",
             main_table(reports),

@@ -1,7 +1,7 @@
 """Ways to obtain a Laplacian or a divergence: this package, folx, loops and Hessians of JAX.
 
-Each is a function of `fun(params, x)` that gives `operator(params, x)`; batches, gradients with respect
-to parameters and compilation are the same for all of them, in `measure.py`.
+Each is a function of `fun(params, x)` that gives `operator(params, x)`; batches, gradients with
+respect to parameters and compilation are the same for all of them, in `measure.py`.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ def ours(fun: Fun) -> Fun:
 
 
 def folx(threshold: float) -> Method:
-    """folx with a threshold for the sparsity of Jacobians."""
+    """Forward Laplacians by folx with a threshold for the sparsity of Jacobians."""
 
     def method(fun: Fun) -> Fun:
         package = peer("folx")

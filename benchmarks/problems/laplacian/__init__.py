@@ -1,7 +1,7 @@
 """Problems of second order, one family per file.
 
-`LAPLACIAN_PROBLEMS` holds them by name. Each makes a function of parameters and one input, with random
-parameters and a batch of inputs.
+`LAPLACIAN_PROBLEMS` holds them by name. Each makes a function of parameters and one input, with
+random parameters and a batch of inputs.
 """
 
 from benchmarks.problems.laplacian import analytic, networks, particles, wave_functions

@@ -1,9 +1,11 @@
 """Networks over coordinates: per node, physics-informed, wide into narrow, scanned, convolutional.
 
 Sources: the per-node network is the example that the README of folx times (Gao, Köhler, Foster,
-"folx", 2023); physics-informed networks: Raissi, Perdikaris, Karniadakis, J. Comput. Phys. 378 (2019)
-686; in many dimensions: Hu, Shukla, Karniadakis, Kawaguchi, arXiv 2307.12306.
+"folx", 2023); physics-informed networks: Raissi, Perdikaris, Karniadakis, J. Comput. Phys. 378
+(2019) 686; in many dimensions: Hu, Shukla, Karniadakis, Kawaguchi, arXiv 2307.12306.
 """
+
+from itertools import pairwise
 
 import jax
 import jax.numpy as jnp
@@ -36,7 +38,7 @@ def scanned(params: tuple[Layer, Layer, Layer], x: jax.Array) -> jax.Array:
 
 
 def convolutional(params: tuple[list[Layer], Layer], x: jax.Array) -> jax.Array:
-    """3 x 3 convolutions with zero padding, then the mean over pixels into a dense layer; x: (h, w)."""
+    """3 x 3 convolutions, then the mean over pixels into a dense layer; x: (height, width)."""
     kernels, last = params
     h = x[None, :, :, None]
     for weights, bias in kernels:
@@ -71,7 +73,7 @@ def make_convolutional(draw: Draw, batch: int, pixels: int, channels: int, depth
     sizes = [1, *[channels] * depth]
     kernels = [
         (draw.normal(3, 3, a, b, scale=(9 * a) ** -0.5), draw.normal(b, scale=0.1))
-        for a, b in zip(sizes, sizes[1:], strict=False)
+        for a, b in pairwise(sizes)
     ]
     params = (kernels, draw.dense(channels, 1))
     return Instance(convolutional, params, draw.normal(batch, pixels, pixels))

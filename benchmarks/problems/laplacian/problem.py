@@ -1,7 +1,8 @@
-"""What a problem of second order is: a function of parameters and one input, and a batch of inputs."""
+"""What a problem of second order is: a function of parameters and one input, and its inputs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal
 
 import jax
@@ -16,7 +17,7 @@ class Instance:
     """A problem at one size.
 
     Attributes:
-        fun: `fun(params, x)` of one input: a scalar for a Laplacian, an array like x for a divergence.
+        fun: `fun(params, x)` of one input: a scalar for a Laplacian, like x for a divergence.
         params: its parameters, a pytree.
         xs: inputs, shape (batch, *shape of x).
     """
@@ -73,7 +74,7 @@ class Draw:
 
     def mlp(self, *widths: int) -> list[Layer]:
         """Dense layers between the widths."""
-        return [self.dense(a, b) for a, b in zip(widths, widths[1:], strict=False)]
+        return [self.dense(a, b) for a, b in pairwise(widths)]
 
     def stacked(self, count: int, width: int) -> Layer:
         """Square dense layers along a leading axis, for a scan."""

@@ -1,8 +1,8 @@
 """log|psi| of electrons in molecules: FermiNet-like, PsiFormer-like, LapNet-like, small.
 
 Sources: Pfau, Spencer, Matthews, Foulkes, arXiv 1909.02487 (FermiNet); von Glehn, Spencer, Pfau,
-arXiv 2211.13672 (PsiFormer); Li et al., arXiv 2307.08214 (LapNet: attention weights depend on streams
-of single electrons only, so that their Jacobians stay sparse).
+arXiv 2211.13672 (PsiFormer); Li et al., arXiv 2307.08214 (LapNet: attention weights depend on
+streams of single electrons only, so that their Jacobians stay sparse).
 """
 
 import jax
@@ -46,9 +46,7 @@ def ferminet(params: Params, x: jax.Array, atoms: int, determinants: int) -> jax
     return log_determinants(*matrices)
 
 
-def psiformer(
-    params: Params, x: jax.Array, atoms: int, determinants: int, heads: int
-) -> jax.Array:
+def psiformer(params: Params, x: jax.Array, atoms: int, determinants: int, heads: int) -> jax.Array:
     """Layers of softmax attention and layer norm, full determinants, Jastrow; x: (electrons, 3)."""
     n = x.shape[0]
     vectors, distances = to_nuclei(x, atoms)
@@ -100,9 +98,16 @@ def _orbitals(
 
 
 def make_ferminet(
-    draw: Draw, batch: int, n: int, atoms: int, width: int, pairs: int, depth: int, determinants: int
+    draw: Draw,
+    batch: int,
+    n: int,
+    atoms: int,
+    width: int,
+    pairs: int,
+    depth: int,
+    determinants: int,
 ) -> Instance:
-    """n electrons, `depth` layers of `width` features and `pairs` features per pair."""
+    """A molecule of n electrons; `depth` layers, `width` features each, `pairs` per pair."""
     layers = []
     one, two = 4 * atoms, 4
     for number in range(depth):
@@ -118,7 +123,9 @@ def make_ferminet(
         "envelopes": [draw_envelope(draw, atoms, columns) for _ in range(2)],
     }
     return Instance(
-        lambda params, x: ferminet(params, x, atoms, determinants), params, electrons(draw, batch, n)
+        lambda params, x: ferminet(params, x, atoms, determinants),
+        params,
+        electrons(draw, batch, n),
     )
 
 
@@ -139,9 +146,16 @@ def _draw_attention(
 
 
 def make_psiformer(
-    draw: Draw, batch: int, n: int, atoms: int, width: int, heads: int, depth: int, determinants: int
+    draw: Draw,
+    batch: int,
+    n: int,
+    atoms: int,
+    width: int,
+    heads: int,
+    depth: int,
+    determinants: int,
 ) -> Instance:
-    """n electrons, `depth` layers of `width` features in `heads` heads."""
+    """A molecule of n electrons; `depth` layers of `width` features in `heads` heads."""
     params = _draw_attention(draw, atoms, n, width, depth, determinants)
     for layer in params["layers"]:
         del layer["single"]
@@ -153,9 +167,16 @@ def make_psiformer(
 
 
 def make_lapnet(
-    draw: Draw, batch: int, n: int, atoms: int, width: int, heads: int, depth: int, determinants: int
+    draw: Draw,
+    batch: int,
+    n: int,
+    atoms: int,
+    width: int,
+    heads: int,
+    depth: int,
+    determinants: int,
 ) -> Instance:
-    """n electrons, `depth` layers of `width` features in `heads` heads."""
+    """A molecule of n electrons; `depth` layers of `width` features in `heads` heads."""
     params = _draw_attention(draw, atoms, n, width, depth, determinants)
     return Instance(
         lambda params, x: lapnet(params, x, atoms, determinants, heads),
