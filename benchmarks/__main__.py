@@ -12,6 +12,7 @@ from pathlib import Path
 
 from benchmarks.compare import Case
 from benchmarks.demo import run
+from benchmarks.laplacian.__main__ import run as run_laplacian
 from benchmarks.problems import PROBLEMS
 from benchmarks.render import as_json, markdown, terminal
 from benchmarks.sparse.__main__ import run as run_sparse
@@ -30,9 +31,9 @@ def jacobian() -> list[Case]:
 
 SUITES: dict[str, Callable[[], list[Case]]] = {"jacobian": jacobian}
 
-#: A suite that compares other things than orders; it runs and writes its tables itself.
-SPARSE = "sparse"
-NAMES = (*SUITES, SPARSE)
+#: Suites that compare other things than orders; they run and write their tables themselves.
+OTHERS: dict[str, Callable[..., int]] = {"sparse": run_sparse, "laplacian": run_laplacian}
+NAMES = (*SUITES, *OTHERS)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -49,8 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     RESULTS.mkdir(parents=True, exist_ok=True)
     failed = 0
     for name in options.suites or NAMES:
-        if name == SPARSE:
-            failed += run_sparse(rounds=options.rounds, max_seconds=options.max_seconds)
+        if name in OTHERS:
+            failed += OTHERS[name](rounds=options.rounds, max_seconds=options.max_seconds)
             continue
         reports = run(
             SUITES[name](), terminal(), rounds=options.rounds, max_seconds=options.max_seconds
