@@ -104,6 +104,9 @@ def laplacian_ve(
             values = jaxpr_as_fun(traced.closed)(*traced.leaves)[traced.n_out :]
         else:
             plan = laplacian_plan(prepared, order, metric, compress=compress)
+            if metric.kind == "matrix":  # the program wants the transposed blocks: those of A^T = A
+                count = len(traced.in_types)
+                arrays = [arrays[j * count + i] for i in range(count) for j in range(count)]
             inputs = [*prepared.inputs, *arrays]
             values, blocks = plan.run(inputs, False, False, prepared.key is not None)
             leaves = [row[0] for row in blocks]
@@ -301,7 +304,7 @@ def _metric(
                 f"of {traced.name}, got {rows.shape}."
             )
         columns = [
-            jnp.reshape(part(rows, k, 1).T, (*shapes[k], rows.shape[0])).astype(dtypes[k])
+            jnp.reshape(part(rows, k, 1), (rows.shape[0], *shapes[k])).astype(dtypes[k])
             for k in range(len(shapes))
         ]
         return Metric("seeds", rows.shape[0]), columns

@@ -148,7 +148,7 @@ def contracted_hessian(
 def _weight(metric: Metric, arrays: Sequence[Array], i: int, j: int, count: int) -> Array:
     """The block of A for leaves i and j, as a matrix."""
     if metric.kind == "seeds":
-        left, right = (jnp.reshape(arrays[k], (-1, metric.columns)) for k in (i, j))
-        return left @ right.T
+        left, right = (jnp.reshape(arrays[k], (metric.columns, -1)) for k in (i, j))
+        return left.T @ right
     weight = arrays[i * count + j]
     return jnp.reshape(weight, (math.prod(weight.shape[: weight.ndim // 2]), -1))

@@ -165,13 +165,16 @@ def dense_structure(
     complex_in: bool = False,
     conj: bool = False,
 ) -> Structure:
-    """The structure with a single dense factor, axes (output..., input...)."""
-    sizes = (*out_shape, *in_shape)
+    """The structure with a single dense factor, axes (input..., output...).
+
+    The input's axes come first, as in all products (see `Draft.storage_order`).
+    """
+    sizes = (*in_shape, *out_shape)
     axes = [label(n) for n in range(len(sizes))]
     draft = Draft(
         dict(enumerate(sizes)),
-        axes[: len(out_shape)],
-        axes[len(out_shape) :],
+        axes[len(in_shape) :],
+        axes[: len(in_shape)],
         [DraftFactor(0, Factor(tuple(axes), sizes))],
         conj=conj,
     )
@@ -216,6 +219,7 @@ def _densified(
         return structure, operands
     groups: dict[bool, tuple[list[Term], list[int]]] = {}
     for draft in _arrays(structure, operands, writer):
+        draft.out, draft.into = draft.into, draft.out
         finished = draft.finish()
         if finished is not None:
             terms, together = groups.setdefault(draft.conj, ([], []))
@@ -226,7 +230,7 @@ def _densified(
     dense_terms: list[Term] = []
     dense_operands: list[int] = []
     for conj, (terms, together) in groups.items():
-        part = intern_structure(*shapes, terms, *kinds)
+        part = intern_structure(shapes[1], shapes[0], terms, kinds[1], kinds[0])
         dense_operands.append(writer.add(Assemble(part), together))
         dense_terms += dense_structure(*shapes, *kinds, conj).terms
     return intern_structure(*shapes, dense_terms, *kinds), dense_operands

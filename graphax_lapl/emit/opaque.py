@@ -117,12 +117,12 @@ def second_derivative(instruction: CurvatureInstruction, operands: Sequence[Arra
     tangents = [next(moving) if there else None for there in instruction.tangents]
     changes = [next(moving) if there else None for there in instruction.moving]
     columns = next(array for array in tangents if array is not None)
-    count = math.prod(columns.shape[columns.ndim - instruction.rank :])
+    count = math.prod(columns.shape[: instruction.rank])
 
     def flat(columns: Sequence[Array | None]) -> list[Array]:
-        """Columns first, as one axis, of the dtype of what they move."""
+        """Columns as one axis, of the dtype of what they move."""
         return [
-            jnp.moveaxis(array.reshape(*value.shape, count), -1, 0).astype(value.dtype)
+            array.reshape(count, *value.shape).astype(value.dtype)
             for array, value in zip(columns, values, strict=True)
             if array is not None
         ]

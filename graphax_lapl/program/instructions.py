@@ -109,7 +109,7 @@ class OpaqueInstruction:
 class CurvatureInstruction:
     """Sum an equation's second derivative over columns, by `jvp` of `jvp`.
 
-    Inputs are the values that are present, then a Jacobian of shape (*input, *columns) for each
+    Inputs are the values that are present, then a Jacobian of shape (*columns, *input) for each
     input that has a tangent, then one for each input whose value moves.
 
     Attributes:

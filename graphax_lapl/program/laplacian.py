@@ -33,9 +33,9 @@ class Metric:
     """The matrix A that second derivatives are contracted with.
 
     Attributes:
-        kind: "identity"; "seeds", A = S^T S, with an array (*leaf, columns) per leaf as further
+        kind: "identity"; "seeds", A = S^T S, with an array (columns, *leaf) per leaf as further
             input of the program; "diagonal", an array like the leaf per leaf; "matrix", an array
-            (*leaf, *other leaf) per pair of leaves, row by row.
+            (*other leaf, *leaf) per pair of leaves, row by row.
         columns: number of seeds.
     """
 
@@ -123,7 +123,7 @@ class _Laplacian(SecondOrderBuilder):
             starts: Jacobians = {}
             for leaf in leaves:
                 shape = self.shape_of(leaf)
-                slot = self.extra_input((*shape, metric.columns), self.dtype_of(leaf))
+                slot = self.extra_input((metric.columns, *shape), self.dtype_of(leaf))
                 structure = dense_structure(shape, (metric.columns,))
                 if structure.terms:
                     starts[leaf] = {0: (structure, (slot,))}
@@ -142,7 +142,7 @@ class _Laplacian(SecondOrderBuilder):
                 continue
             for j, other in enumerate(leaves):
                 other_shape = self.shape_of(other)
-                slot = self.extra_input((*shape, *other_shape), dtype)
+                slot = self.extra_input((*other_shape, *shape), dtype)
                 structure = dense_structure(shape, other_shape)
                 if structure.terms:
                     weights.setdefault(i, {})[j] = (structure, (slot,))
