@@ -31,6 +31,8 @@ __all__ = ["Prepared", "clear_caches", "plan_for", "prepare", "programmed"]
 
 #: Orders that "auto" chooses from; ties go to the earliest.
 AUTO_ORDERS = ("reverse", "forward", "markowitz", "eliad")
+#: The primitive that `Prepared.second_choices` is about.
+WINDOWED = "conv_general_dilated"
 #: Plans kept per process.
 MAX_PLANS = 512
 
@@ -67,6 +69,18 @@ class Prepared:
     def second(self) -> SecondOrderGraph:
         """The graph of second order, for a function traced for two orders."""
         return self._lowered(lower_second_order)
+
+    @cached_property
+    def second_choices(self) -> list[SecondOrderGraph]:
+        """`second`, and where there are convolutions a graph that takes each as a whole."""
+        if not any(e.name == WINDOWED and any(e.active) for e in self.listing.equations):
+            return [self.second]
+        whole = dataclasses.replace(self.listing, whole_windows=True)
+        traced = self.traced
+        return [
+            self.second,
+            lower_second_order(whole, traced.differentiated, self.active_outputs, traced.name),
+        ]
 
     def _lowered(self, lowering: Callable[..., Any]) -> Any:
         def make() -> Any:

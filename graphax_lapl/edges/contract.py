@@ -157,10 +157,11 @@ def _apply(draft: Draft, item: DraftFactor, writer: RecipeWriter) -> None:
     whole = MaterializeOpaque(opaque, factor.shape)
     choices: list[tuple[int, int, list[DraftFactor], tuple[int, ...]]] = []
     batch_plain = all(
-        axis.is_plain(size, draft.sizes) for axis, size in zip(batch, factor.shape, strict=False)
+        axis.is_plain(size, draft.sizes) or (size == 1 and not axis.parts)
+        for axis, size in zip(batch, factor.shape, strict=False)
     )
     if batch_plain and not factor.conj:
-        batch_labels = {axis.labels[0] for axis in batch}
+        batch_labels = {name for axis in batch for name in axis.labels}
         for reverse in (True, False):
             if not (opaque.reverse if reverse else opaque.forward):
                 continue

@@ -248,8 +248,11 @@ class ApplyOpaque:
         batch = math.prod(self.map_shape[: self.opaque.batch])
         out = batch * math.prod(self.map_shape[self.opaque.batch : split])
         into = batch * math.prod(self.map_shape[split:])
-        work = math.prod(self.extra) * (out + into)
-        return Cost(muls=work, adds=work, elements=2 * work)
+        touched = math.prod(self.extra) * (out + into)
+        work = touched
+        if self.opaque.work is not None:
+            work = math.prod(self.extra) * out * self.opaque.work
+        return Cost(muls=work, adds=work, elements=2 * touched)
 
 
 @dataclass(frozen=True)

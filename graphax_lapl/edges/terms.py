@@ -42,12 +42,14 @@ class Opaque:
         outputs: number of output axes that follow; the remaining axes are input axes.
         forward: whether it can be applied to tangents.
         reverse: whether it can be applied to cotangents.
+        work: multiplications per output element of one application, where known.
     """
 
     batch: int
     outputs: int
     forward: bool = True
     reverse: bool = True
+    work: int | None = None
 
 
 @dataclass(frozen=True)

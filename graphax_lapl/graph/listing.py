@@ -127,6 +127,8 @@ class Listing:
         active: variables that depend differentiably on the chosen inputs.
         moves_with: for values of functions with their own rule, the variable whose vertex carries
             the derivative of the value itself (rather than of what the rule says of it).
+        whole_windows: whether convolutions are taken as opaque maps, for inputs so small that their
+            Jacobians fill up anyway.
         disagrees: whether a function's own rule says that its value, which moves, does not.
     """
 
@@ -143,6 +145,7 @@ class Listing:
     active: set[int] = field(default_factory=set)
     moves_with: dict[int, int] = field(default_factory=dict)
     disagrees: bool = False
+    whole_windows: bool = False
 
     def new(self, variable: Variable) -> int:
         """Add a variable."""

@@ -152,9 +152,11 @@ def _is_fixed(reference: Reference | None, listing: Listing) -> bool:
     return True
 
 
-#: Opaque primitives that are linear in their differentiated inputs taken together.
+#: Opaque primitives that are linear in their differentiated inputs taken together (a convolution
+#: is opaque with respect to its input only).
 LINEAR = frozenset(
     {
+        "conv_general_dilated",
         "cummax",
         "cummin",
         "cumsum",

@@ -256,6 +256,7 @@ class Site:
         batch_out: Sequence[int] = (),
         forward: bool = True,
         reverse: bool = True,
+        work: int | None = None,
     ) -> list[Piece]:
         """The partial as an opaque linear map, diagonal along the given pairs of dimensions."""
         complex_in, complex_out = self.inputs[i].is_complex, self.outputs[k].is_complex
@@ -275,7 +276,7 @@ class Site:
         sizes += [shape_out[d] for d in core_out]
         names_in = {**shared, **{d: len(sizes) + n for n, d in enumerate(core_in)}}
         sizes += [shape_in[d] for d in core_in]
-        opaque = Opaque(len(batch_in), len(core_out), forward, reverse)
+        opaque = Opaque(len(batch_in), len(core_out), forward, reverse, work)
         arguments = tuple(
             None if self.listing.value(atom) is None else self._reference(atom)
             for atom in self.equation.inputs

@@ -31,6 +31,10 @@ def _convolution(site: Site, i: int, k: int) -> list[Piece]:
     out_shape = site.out_shape
     features, batches = params["feature_group_count"], params["batch_group_count"]
     groups = features if features > 1 else batches
+    if site.listing.whole_windows and i == 0 and not site.equation.active[1]:
+        shared = ([], []) if batches > 1 else ([numbers.lhs_spec[0]], [numbers.out_spec[0]])
+        taps = math.prod(rhs) // rhs[numbers.rhs_spec[0]]
+        return site.opaque(0, 0, *shared, work=taps)
     sizes: list[int] = []
 
     def fresh(size: int) -> int:
