@@ -16,7 +16,7 @@ from jax.extend.core import jaxpr_as_fun
 from ..errors import InvalidArgumentError, InvalidTypeError
 from ..graph.tracing import Traced, check_callable
 from ..program.counts import work_per_sample
-from ..program.laplacian import Metric, build_laplacian
+from ..program.laplacian import FirstOrder, Metric, build_laplacian
 from .jacobian import rebuild_aux, sparse_leaf, value_and_jacve
 from .orders import EliminationOrder
 from .plan import Plan
@@ -117,7 +117,12 @@ def laplacian_ve(
 
 
 def laplacian_plan(
-    prepared: Prepared, order: Any, metric: Metric, jacobian: bool = False, compress: bool = True
+    prepared: Prepared,
+    order: Any,
+    metric: Metric,
+    jacobian: bool = False,
+    compress: bool = True,
+    first: FirstOrder = FirstOrder(),  # noqa: B008
 ) -> Plan:
     """The plan of a Laplacian.
 
@@ -126,7 +131,7 @@ def laplacian_plan(
     """
 
     def build(order: EliminationOrder, cut: int | None) -> Plan | None:
-        program = build_laplacian(prepared.second, order.vertices, metric, jacobian, cut)
+        program = build_laplacian(prepared.second, order.vertices, metric, jacobian, cut, first)
         return None if program is None else Plan(prepared.graph, order, program)
 
     def work(plan: Plan) -> float:
@@ -144,7 +149,7 @@ def laplacian_plan(
         constants + k for k, moves in enumerate(prepared.traced.differentiated) if moves
     ]
     return programmed(
-        prepared, order, ("laplacian", metric, jacobian, compress), best, CARRYING_ORDERS
+        prepared, order, ("laplacian", metric, first, jacobian, compress), best, CARRYING_ORDERS
     )
 
 

@@ -121,9 +121,13 @@ def hessian_blocks(prepared: Prepared, order: Any, sparse: bool) -> list[list[li
 
 
 def contracted_hessian(
-    prepared: Prepared, order: Any, metric: Metric, arrays: Sequence[Array]
+    prepared: Prepared, order: Any, metric: Metric, arrays: Sequence[Any]
 ) -> list[Array]:
-    """`sum_ij A_ij d2y/dx_i dx_j` by the way around; `arrays` are those of the metric."""
+    """`sum_ij A_ij d2y/dx_i dx_j` by the way around.
+
+    `arrays` are those of the metric, one per leaf or pair of leaves; those of leaves that it does
+    not move may be None.
+    """
     shapes = [aval.shape for aval in prepared.traced.in_types]
     types = prepared.traced.closed.jaxpr.outvars
     result = []
@@ -132,6 +136,8 @@ def contracted_hessian(
         total = jnp.zeros(out, variable.aval.dtype)
         for i, row in enumerate(rows):
             for j, block in enumerate(row):
+                if not (metric.moves(i) and metric.moves(j)):
+                    continue
                 matrix = jnp.reshape(block, (*out, math.prod(shapes[i]), math.prod(shapes[j])))
                 if metric.kind in ("seeds", "matrix"):
                     weight = _weight(metric, arrays, i, j, len(shapes))
@@ -141,11 +147,11 @@ def contracted_hessian(
                     if metric.kind == "diagonal":
                         diagonal = diagonal * jnp.ravel(arrays[i])
                     total = total + jnp.sum(diagonal, axis=-1)
-        result.append(total)
+        result.append(total if metric.scale == 1 else metric.scale * total)
     return result
 
 
-def _weight(metric: Metric, arrays: Sequence[Array], i: int, j: int, count: int) -> Array:
+def _weight(metric: Metric, arrays: Sequence[Any], i: int, j: int, count: int) -> Array:
     """The block of A for leaves i and j, as a matrix."""
     if metric.kind == "seeds":
         left, right = (jnp.reshape(arrays[k], (metric.columns, -1)) for k in (i, j))
