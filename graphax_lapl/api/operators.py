@@ -8,7 +8,6 @@ from typing import Any
 
 import jax.numpy as jnp
 from jax import Array, tree_util
-from jax.extend.core import jaxpr_as_fun
 
 from ..errors import InvalidArgumentError, InvalidTypeError
 from ..graph.tracing import check_callable
@@ -222,18 +221,8 @@ def _by_rules(
     square: bool,
 ) -> tuple[list[Array], list[Any]]:
     """The same for functions whose second derivatives are taken of JAX's own first ones."""
-    traced = prepared.traced
     totals = contracted_hessian(prepared, order, metric, arrays)
-    places = [k for k, moves in enumerate(traced.differentiated) if moves]
-
-    def evaluate(*leaves: Any) -> tuple[list[Any], list[Any]]:
-        inputs = list(traced.leaves)
-        for place, leaf in zip(places, leaves, strict=True):
-            inputs[place] = leaf
-        values = jaxpr_as_fun(traced.closed)(*inputs)
-        return values[: traced.n_out], values[traced.n_out :]
-
-    moving = [jnp.asarray(traced.leaves[place]) for place in places]
+    evaluate, moving = prepared.of_leaves()
     numbers = tuple(range(len(moving)))
     (values, aux), rows = value_and_jacve(evaluate, argnums=numbers, has_aux=True)(*moving)
     for n, row in enumerate(rows):

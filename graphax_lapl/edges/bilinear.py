@@ -15,10 +15,10 @@ which is the column that enters at a nonlinear vertex of a Laplacian. `pull_back
     B[o, (d, e)] = sum over i, j of  H[o, (i, j)] J[i, d] K[j, e]
 
 which is that vertex' share of a Hessian. `columnwise` is between the two: the terms of `gram`,
-column by column, which are that vertex' share of a Hessian's diagonal. The products are never formed
-as matrices: all labels are unified at once, and sums are taken over the small factors first. A pair
-distance, for instance, depends on few coordinates through one factor `f[p, c]`, so its columns cost
-a sum over c.
+column by column, which are that vertex' share of a Hessian's diagonal. The products are never
+formed as matrices: all labels are unified at once, and sums are taken over the small factors first.
+A pair distance, for instance, depends on few coordinates through one factor `f[p, c]`, so its
+columns cost a sum over c.
 """
 
 from __future__ import annotations

@@ -128,14 +128,13 @@ class _Laplacian(Carrier):
         columns = self.columns(curvatures, spans, weighted, metric.scale)
         self.drift_columns(local, drift, columns)
         carried = self.carry(local, columns, [self.graph.by_name[v].variable for v in order])
-        for end in ends & set(drift):
-            carried[end] = drift[end]
+        carried.update({leaf: edge for leaf, edge in drift.items() if leaf in ends})
         if first.square:
-            squares = {(end, end, end, False): self.elementwise(end) for end in sorted(ends)}
-            for end, edge in self.products(squares, spans, weighted, metric.scale).items():
-                total = self.sum(carried.get(end), edge, end)
+            squares = {(v, v, v, False): self.elementwise(v) for v in sorted(ends)}
+            for v, square in self.products(squares, spans, weighted, metric.scale).items():
+                total = self.sum(carried.get(v), square, v)
                 if total is not None:
-                    carried[end] = total
+                    carried[v] = total
         for end, atom in zip(second.outputs, self.listing.outputs, strict=False):
             type_ = self.listing.type_of(atom)
             row = [self.block(carried.get(end) if end is not None else None, type_, ())]
