@@ -20,6 +20,7 @@ from .orders import EliminationOrder
 from .plan import Plan
 from .planning import Prepared, prepare, programmed
 from .stochastic import Stochastic, check_stochastic, estimated_trace, take_key
+from .twice import reverse_only
 
 __all__ = ["divergence_plan", "divergence_ve"]
 
@@ -100,10 +101,7 @@ def _estimated(prepared: Prepared, stochastic: Stochastic, key: Array) -> tuple[
         return list(jax.vjp(value, *leaves)[1](cotangents))
 
     apply = push
-    try:
-        jax.eval_shape(push, leaves)
-    except TypeError:  # a function with a rule for cotangents only
-        apply = pull
+    apply = pull if reverse_only(prepared.traced.closed.jaxpr) else push
     return estimated_trace(stochastic, apply, leaves, key), evaluate(*leaves)[1]
 
 

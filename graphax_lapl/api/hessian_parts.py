@@ -19,7 +19,7 @@ from .jacobian import jacve, nested, rebuild_aux
 from .orders import EliminationOrder
 from .plan import Plan
 from .planning import Prepared, prepare, programmed
-from .twice import check_real_inputs, follows_rules_of_rules, hessian_blocks
+from .twice import check_real_inputs, follows_rules_of_rules, hessian_blocks, reverse_only
 
 __all__ = ["hessian_diagonal", "hessian_vector_product"]
 
@@ -147,6 +147,10 @@ def hessian_vector_product(
     @functools.wraps(fun, updated=())
     def product(*arguments: Any, **kwargs: Any) -> Any:
         *args, vector = arguments
+        prepared = prepare(fun, tuple(args), kwargs, argnums)
+        # JAX's own reverse mode applies the user's rules before the product meets them.
+        by_rules = reverse_only(prepared.traced.closed.jaxpr)
+        first = jax.jacrev(fun, argnums) if by_rules else jacve(fun, order, argnums)
         positions, single = normalized_argnums(argnums, len(args), "fun")
         chosen = tuple(args[position] for position in positions)
         vectors = (vector,) if single else vector
@@ -156,9 +160,8 @@ def hessian_vector_product(
             whole = list(args)
             for position, value in zip(positions, moving, strict=True):
                 whole[position] = value
-            return jacve(fun, order, argnums)(*whole, **kwargs)
+            return first(*whole, **kwargs)
 
-        jax.eval_shape(gradient, *chosen)  # errors of the arguments before those of the product
         return jax.jvp(gradient, chosen, tangents)[1]
 
     return product

@@ -29,12 +29,26 @@ __all__ = [
     "follows_rules_of_rules",
     "hessian_blocks",
     "raveling_order",
+    "reverse_only",
 ]
 
 #: Calls whose rule exists for cotangents only.
 REVERSE_ONLY = frozenset({"custom_vjp_call", "custom_vjp_call_jaxpr"})
 #: Calls whose rule the user wrote.
 OWN_RULES = REVERSE_ONLY | {"custom_jvp_call"}
+
+
+def reverse_only(jaxpr: Any) -> bool:
+    """Whether a jaxpr holds a function whose rule exists for cotangents only."""
+    for equation in jaxpr.eqns:
+        if equation.primitive.name in REVERSE_ONLY:
+            return True
+        for value in equation.params.values():
+            for body in value if isinstance(value, tuple | list) else (value,):
+                inner = getattr(body, "jaxpr", body)
+                if hasattr(inner, "eqns") and reverse_only(inner):
+                    return True
+    return False
 
 
 def check_real_inputs(traced: Traced) -> None:
