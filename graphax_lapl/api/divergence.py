@@ -101,8 +101,9 @@ def _estimated(prepared: Prepared, stochastic: Stochastic, key: Array) -> tuple[
         return list(jax.vjp(value, *leaves)[1](cotangents))
 
     apply = push
-    apply = pull if reverse_only(prepared.traced.closed.jaxpr) else push
-    return estimated_trace(stochastic, apply, leaves, key), evaluate(*leaves)[1]
+    backward = reverse_only(prepared.traced.closed.jaxpr)
+    trace = estimated_trace(stochastic, pull if backward else push, leaves, key)
+    return trace, evaluate(*leaves)[1]
 
 
 def divergence_plan(prepared: Prepared, order: Any) -> Plan:
