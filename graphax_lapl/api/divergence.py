@@ -100,7 +100,6 @@ def _estimated(prepared: Prepared, stochastic: Stochastic, key: Array) -> tuple[
     def pull(cotangents: list[Array]) -> list[Array]:  # the transposed map has the same trace
         return list(jax.vjp(value, *leaves)[1](cotangents))
 
-    apply = push
     backward = reverse_only(prepared.traced.closed.jaxpr)
     trace = estimated_trace(stochastic, pull if backward else push, leaves, key)
     return trace, evaluate(*leaves)[1]

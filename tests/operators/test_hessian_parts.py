@@ -1,5 +1,7 @@
 """Diagonals of Hessians and products with them against `jax.hessian`."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -75,17 +77,22 @@ def close(found, expected):
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("order", ["auto", "forward", "reverse"])
+@partial(jax.jit, static_argnums=0)
+def hessian(fun, x):
+    return jax.jacrev(jax.jacrev(fun))(x)
+
+
 @pytest.mark.parametrize("fun", FUNCTIONS, ids=lambda fun: fun.__name__)
-def test_diagonal(fun, order):
-    expected = jnp.diagonal(jax.jacrev(jax.jacrev(fun))(POINT), axis1=-2, axis2=-1)
-    close(hessian_diagonal(fun, order)(POINT), expected)
+def test_diagonal(fun):
+    expected = jnp.diagonal(hessian(fun, POINT), axis1=-2, axis2=-1)
+    for order in ("auto", "forward", "reverse") if fun in (network, softmax) else ("auto",):
+        close(hessian_diagonal(fun, order)(POINT), expected)
 
 
 @pytest.mark.parametrize("fun", FUNCTIONS, ids=lambda fun: fun.__name__)
 def test_product(fun):
-    found = hessian_vector_product(fun)(POINT, VECTOR)
-    close(found, jax.jacrev(jax.jacrev(fun))(POINT) @ VECTOR)
+    found = jax.jit(hessian_vector_product(fun))(POINT, VECTOR)
+    close(found, hessian(fun, POINT) @ VECTOR)
 
 
 def two(x, tree, scale):
@@ -99,7 +106,7 @@ def test_diagonal_of_trees():
     found, aux = hessian_diagonal(
         lambda x, tree, scale: (two(x, tree, scale), scale), argnums=(1, 0), has_aux=True
     )(POINT, TREE, 2.0)
-    second = jax.jacrev(jax.jacrev(two, (1, 0)), (1, 0))(POINT, TREE, 2.0)
+    second = jax.jit(jax.jacrev(jax.jacrev(two, (1, 0)), (1, 0)))(POINT, TREE, 2.0)
     assert aux == 2.0
     for name, rank in (("value", 0), ("rows", 1)):
         letters = "z" * rank
@@ -111,21 +118,21 @@ def test_diagonal_of_trees():
 
 def test_product_of_trees():
     vector = ({"a": POINT, "b": 2.0}, VECTOR)
-    found = hessian_vector_product(two, argnums=(1, 0))(POINT, TREE, 2.0, vector)
+    found = jax.jit(hessian_vector_product(two, argnums=(1, 0)))(POINT, TREE, 2.0, vector)
 
     def along(t):
         moved = jax.tree.map(lambda a, b: a + t * b, (TREE, POINT), vector)
         return jax.jacrev(two, (1, 0))(moved[1], moved[0], 2.0)
 
-    jax.tree.map(close, found, jax.jacfwd(along)(0.0))
+    jax.tree.map(close, found, jax.jit(jax.jacfwd(along))(0.0))
 
 
 def test_transformations():
     points = jnp.stack([POINT, 2 * POINT])
     found = jax.jit(jax.vmap(hessian_diagonal(network)))(points)
     close(found, jnp.stack([jnp.diagonal(jax.hessian(network)(p)) for p in points]))
-    found = jax.jacrev(hessian_diagonal(rosenbrock))(POINT)
-    close(found, jax.jacrev(lambda x: jnp.diagonal(jax.hessian(rosenbrock)(x)))(POINT))
+    found = jax.jit(jax.jacrev(hessian_diagonal(rosenbrock)))(POINT)
+    close(found, jax.jit(jax.jacrev(lambda x: jnp.diagonal(hessian(rosenbrock, x))))(POINT))
     product = jax.vmap(hessian_vector_product(network), (None, 0))
     close(product(POINT, jnp.eye(6)), jax.hessian(network)(POINT))
 

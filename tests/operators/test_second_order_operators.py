@@ -1,5 +1,7 @@
 """Operators of second order against dense Hessians and Jacobians of JAX."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -56,6 +58,7 @@ def same(x):
 FUNCTIONS = [wide, narrow, several, complex_valued, with_own_rule, looping, same]
 
 
+@partial(jax.jit, static_argnums=0)
 def reference(fun, x, a, b, c):
     """The operator from dense derivatives, real and imaginary parts on their own."""
 
@@ -68,6 +71,7 @@ def reference(fun, x, a, b, c):
     return jax.lax.complex(*total) if jnp.iscomplexobj(fun(x)) else total[0]
 
 
+@partial(jax.jit, static_argnums=0)
 def gradient(fun, x):
     def parts(x):
         y = fun(x)
@@ -111,11 +115,10 @@ def test_coefficients_that_depend_on_the_point():
         return 0.5 * jnp.outer(jnp.sin(x), jnp.sin(x))
 
     operator = second_order_operator(wide, diffusion, b=lambda x: -x, c=lambda x: x[0])
-    close(operator(POINT), reference(wide, POINT, diffusion(POINT), -POINT, POINT[0]))
     points = jnp.stack([POINT, 2 * POINT])
     expected = [reference(wide, p, diffusion(p), -p, p[0]) for p in points]
     close(jax.jit(jax.vmap(operator))(points), jnp.stack(expected))
-    found = jax.grad(operator)(POINT)
+    found = jax.jit(jax.grad(operator))(POINT)
     close(found, jax.grad(lambda p: reference(wide, p, diffusion(p), -p, p[0]))(POINT))
 
 
@@ -255,7 +258,7 @@ def test_derivative_of_the_kinetic_energy():
     def log_psi(x, w):
         return jnp.sum(jnp.log(jnp.cosh(w @ x)))
 
-    found = jax.grad(local_kinetic_energy(log_psi), argnums=1)(POINT, NARROW)
+    found = jax.jit(jax.grad(local_kinetic_energy(log_psi), argnums=1))(POINT, NARROW)
     expected = jax.grad(lambda w: kinetic_reference(lambda x: log_psi(x, w), POINT))(NARROW)
     close(found, expected)
 

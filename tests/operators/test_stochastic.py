@@ -39,7 +39,7 @@ def rows_of_hadamard(key, shape, dtype):
 
 
 FULL = Hutchinson(N, rows_of_hadamard)
-EXACT = [FULL, HutchPlusPlus(3 * N), HutchPlusPlus(3 * N + 5, "gaussian")]
+EXACT = [FULL, HutchPlusPlus(3 * N + 1)]
 
 
 def close(found, expected):
@@ -73,10 +73,10 @@ def test_rademacher_is_exact_for_a_diagonal_and_hutch_for_low_rank():
 
 @pytest.mark.parametrize(
     "stochastic",
-    [Hutchinson(2), Hutchinson(2, "gaussian"), HutchPlusPlus(3), HutchPlusPlus(6, "gaussian")],
+    [Hutchinson(2), HutchPlusPlus(6, "gaussian")],
 )
 def test_unbiased(stochastic):
-    keys = jax.random.split(KEY, 4000)
+    keys = jax.random.split(KEY, 1000)
     for operator, fun in ((divergence_ve, field), (laplacian_ve, scalar)):
         estimate = operator(fun, stochastic=stochastic)
         found = jax.jit(jax.vmap(lambda key, e=estimate: e(POINT, key=key)))(keys)
@@ -134,9 +134,9 @@ def test_derivatives_of_exact_estimates(stochastic):
 def test_derivative_of_hutch_is_unbiased():
     estimate = divergence_ve(field, stochastic=HutchPlusPlus(6))
     slope = jax.jit(jax.vmap(lambda key: jax.grad(lambda x: estimate(x, key=key))(POINT)))
-    found = slope(jax.random.split(KEY, 4000))
+    found = slope(jax.random.split(KEY, 1000))
     expected = jax.grad(lambda x: jnp.trace(jax.jacfwd(field)(x)))(POINT)
-    assert jnp.all(jnp.abs(found.mean(0) - expected) < 4.5 * found.std(0) / np.sqrt(4000))
+    assert jnp.all(jnp.abs(found.mean(0) - expected) < 4.5 * found.std(0) / np.sqrt(1000))
 
 
 def test_complex_map():
