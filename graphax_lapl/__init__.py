@@ -8,14 +8,18 @@ from .api.analysis import (
     count_ops,
     make_plan,
 )
+from .api.batching import batched_vmap
 from .api.compression import Compressed
 from .api.divergence import divergence_ve
 from .api.hessian import hessve
+from .api.hessian_parts import hessian_diagonal, hessian_vector_product
 from .api.jacobian import jacve, value_and_jacve
 from .api.laplacian import LaplacianResult, forward_laplacian, laplacian_ve
+from .api.operators import local_kinetic_energy, second_order_operator
 from .api.orders import EliminationOrder, elimination_graph
 from .api.plan import Plan
 from .api.sparse import SparseJacobian
+from .api.stochastic import Hutchinson, HutchPlusPlus
 from .errors import (
     GraphaxLaplError,
     InternalError,
@@ -36,6 +40,8 @@ __all__ = [
     "ComputationalGraph",
     "EliminationOrder",
     "GraphaxLaplError",
+    "HutchPlusPlus",
+    "Hutchinson",
     "InternalError",
     "InvalidArgumentError",
     "InvalidOrderError",
@@ -45,15 +51,20 @@ __all__ = [
     "Plan",
     "PlanMismatchError",
     "SparseJacobian",
+    "batched_vmap",
     "compare_orders",
     "computational_graph",
     "count_ops",
     "divergence_ve",
     "elimination_graph",
     "forward_laplacian",
+    "hessian_diagonal",
+    "hessian_vector_product",
     "hessve",
     "jacve",
     "laplacian_ve",
+    "local_kinetic_energy",
     "make_plan",
+    "second_order_operator",
     "value_and_jacve",
 ]

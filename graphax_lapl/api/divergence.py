@@ -7,8 +7,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import networkx as nx
-from jax import tree_util
+from jax import Array, tree_util
 
 from ..errors import InvalidArgumentError
 from ..graph.computational_graph import ComputationalGraph
@@ -18,6 +19,8 @@ from .jacobian import rebuild_aux
 from .orders import EliminationOrder
 from .plan import Plan
 from .planning import Prepared, prepare, programmed
+from .stochastic import Stochastic, check_stochastic, estimated_trace, take_key
+from .twice import reverse_only
 
 __all__ = ["divergence_plan", "divergence_ve"]
 
@@ -32,6 +35,7 @@ def divergence_ve(
     order: Any = "auto",
     argnums: int | Sequence[int] = 0,
     has_aux: bool = False,
+    stochastic: Stochastic | None = None,
 ) -> Callable[..., Any]:
     """The divergence of `fun`: the trace of its Jacobian, which is not formed where avoidable.
 
@@ -43,6 +47,10 @@ def divergence_ve(
         order: as for `jacve`; "auto" also tries orders that meet in a narrow vertex.
         argnums: which positional arguments it is a map of.
         has_aux: whether `fun` returns a pair `(value, aux)`.
+        stochastic: None for the exact trace; `Hutchinson(samples)` or `HutchPlusPlus(samples)` for
+            an unbiased estimate from so many products of the Jacobian with random vectors, to which
+            `order` does not apply. The returned function then takes `key=`, a random key, which is
+            not passed on to `fun`.
 
     Returns:
         A function with the signature of `fun` that returns the scalar
@@ -50,7 +58,7 @@ def divergence_ve(
 
     Raises:
         InvalidArgumentError: where the output's leaves do not have the shapes and names of the
-            input's.
+            input's, and for a stochastic estimate without a key.
         InvalidTypeError: for arguments that cannot be differentiated.
         InvalidOrderError: for an order that does not fit the function.
 
@@ -61,16 +69,40 @@ def divergence_ve(
         6.0
     """
     check_callable(fun)
+    check_stochastic(stochastic)
 
     @functools.wraps(fun, updated=())
     def divergence(*args: Any, **kwargs: Any) -> Any:
+        key = take_key(kwargs) if stochastic is not None else None
         prepared = prepare(fun, args, kwargs, argnums, has_aux)
         _check_like(prepared)
+        if stochastic is not None and key is not None:
+            trace, values = _estimated(prepared, stochastic, key)
+            return (trace, rebuild_aux(prepared, values)) if has_aux else trace
         plan = divergence_plan(prepared, order)
         values, ((trace,),) = plan.run(prepared.inputs, False, False, prepared.key is not None)
         return (trace, rebuild_aux(prepared, values)) if has_aux else trace
 
     return divergence
+
+
+def _estimated(prepared: Prepared, stochastic: Stochastic, key: Array) -> tuple[Array, list[Any]]:
+    """The estimated divergence, and the auxiliary values."""
+    evaluate, leaves = prepared.of_leaves()
+
+    def value(*moving: Array) -> list[Array]:
+        found: list[Array] = evaluate(*moving)[0]
+        return found
+
+    def push(tangents: list[Array]) -> list[Array]:
+        return jax.jvp(value, leaves, tangents)[1]
+
+    def pull(cotangents: list[Array]) -> list[Array]:  # the transposed map has the same trace
+        return list(jax.vjp(value, *leaves)[1](cotangents))
+
+    backward = reverse_only(prepared.traced.closed.jaxpr)
+    trace = estimated_trace(stochastic, pull if backward else push, leaves, key)
+    return trace, evaluate(*leaves)[1]
 
 
 def divergence_plan(prepared: Prepared, order: Any) -> Plan:

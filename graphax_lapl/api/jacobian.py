@@ -17,7 +17,7 @@ from .plan import Plan
 from .planning import Prepared, plan_for, prepare
 from .sparse import SparseJacobian
 
-__all__ = ["jacve", "value_and_jacve"]
+__all__ = ["jacve", "nested", "rebuild_aux", "sparse_leaf", "value_and_jacve"]
 
 Order = str | Sequence[int] | EliminationOrder | Plan
 
@@ -122,7 +122,7 @@ def _evaluate(
             [sparse_leaf(block, leaf) for block, leaf in zip(row, leaves, strict=True)]
             for row, leaves in zip(plan.pruned(with_values).blocks, blocks, strict=True)
         ]
-    return values, _tree(prepared, blocks)
+    return values, nested(prepared, blocks)
 
 
 def sparse_leaf(block: Block, values: list[Any]) -> SparseJacobian:
@@ -133,7 +133,7 @@ def sparse_leaf(block: Block, values: list[Any]) -> SparseJacobian:
     return SparseJacobian(value_structure(block.structure), tuple(values), block.dtype)
 
 
-def _tree(prepared: Prepared, blocks: list[list[Any]]) -> Any:
+def nested(prepared: Prepared, blocks: list[list[Any]]) -> Any:
     """Nest the blocks as `jax.jacrev` does: output tree, then argnums, then input trees."""
     traced = prepared.traced
     rows = []

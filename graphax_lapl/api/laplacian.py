@@ -16,13 +16,22 @@ from jax.extend.core import jaxpr_as_fun
 from ..errors import InvalidArgumentError, InvalidTypeError
 from ..graph.tracing import Traced, check_callable
 from ..program.counts import work_per_sample
-from ..program.laplacian import Metric, build_laplacian
+from ..program.laplacian import FirstOrder, Metric, build_laplacian
 from ..rules.second_order import SecondOrderGraph
+from .hessian_parts import hessian_vector_product
 from .jacobian import rebuild_aux, sparse_leaf, value_and_jacve
 from .orders import EliminationOrder
 from .plan import Plan
 from .planning import Prepared, prepare, programmed
 from .sparse import SparseJacobian
+from .stochastic import (
+    Hutchinson,
+    HutchPlusPlus,
+    Stochastic,
+    check_stochastic,
+    estimated_trace,
+    take_key,
+)
 from .twice import (
     check_real_inputs,
     contracted_hessian,
@@ -49,6 +58,7 @@ def laplacian_ve(
     weights: Any = None,
     seeds: Any = None,
     compress: bool = True,
+    stochastic: Stochastic | None = None,
 ) -> Callable[..., Any]:
     """The Laplacian `sum_ij A_ij d2 fun / dx_i dx_j` of every output of `fun`.
 
@@ -70,14 +80,19 @@ def laplacian_ve(
         compress: whether columns may be replaced by those of a narrow vertex that all of them pass
             through (a wide input into a narrow layer). Exact, and differentiable wherever the
             function is: no matrix is factorised.
+        stochastic: None for the exact Laplacian; `Hutchinson(samples)` for an unbiased estimate
+            that carries so many random columns instead of n; `HutchPlusPlus(samples)` for one from
+            so many products with the Hessian of a real scalar, to which `order` and `compress`
+            do not apply. The returned function then takes `key=`, a random key, which is not
+            passed on to `fun`. Not together with weights or seeds.
 
     Returns:
         A function with the signature of `fun` that returns an array like every output leaf; with
         has_aux `(laplacian, aux)`.
 
     Raises:
-        InvalidArgumentError: for weights or seeds of another shape, or both, and for argnums out of
-            range.
+        InvalidArgumentError: for weights or seeds of another shape, or both, for argnums out of
+            range, and for a stochastic estimate without a key.
         InvalidTypeError: for complex or integer arguments, and for weights or seeds that are not
             real numbers.
         InvalidOrderError: for an order that does not fit the function.
@@ -92,12 +107,28 @@ def laplacian_ve(
     if weights is not None and seeds is not None:
         raise InvalidArgumentError("weights and seeds both say what A is; pass one of them.")
 
+    check_stochastic(stochastic)
+    if stochastic is not None and (weights is not None or seeds is not None):
+        raise InvalidArgumentError(
+            "A stochastic Laplacian takes neither weights nor seeds. For A = S^T S draw vectors of "
+            "your own and pass their products with S as seeds."
+        )
+
     @functools.wraps(fun, updated=())
     def laplacian(*args: Any, **kwargs: Any) -> Any:
+        key = take_key(kwargs) if stochastic is not None else None
         prepared = prepare(fun, args, kwargs, argnums, has_aux, orders=2)
         traced = prepared.traced
         check_real_inputs(traced)
-        metric, arrays = _metric(traced, args, weights, seeds)
+        if isinstance(stochastic, HutchPlusPlus) and key is not None:
+            tree, values = _estimated(prepared, stochastic, key)
+            return (tree, rebuild_aux(prepared, values)) if has_aux else tree
+        rows = seeds
+        if isinstance(stochastic, Hutchinson) and key is not None:
+            dtype = jnp.result_type(*(aval.dtype for aval in traced.in_types))
+            total = sum(math.prod(aval.shape) for aval in traced.in_types)
+            rows = stochastic.rows(key, total, dtype) / math.sqrt(stochastic.samples)
+        metric, arrays = _metric(traced, args, weights, rows)
         around = follows_rules_of_rules(prepared)
         if metric.kind == "matrix" and not around:
             # A rule of the user's may have an asymmetric derivative; A says which half is meant.
@@ -120,8 +151,38 @@ def laplacian_ve(
     return laplacian
 
 
+def _estimated(prepared: Prepared, stochastic: HutchPlusPlus, key: Array) -> tuple[Any, list[Any]]:
+    """The Laplacian of a scalar from products with its Hessian, and the auxiliary values."""
+    traced = prepared.traced
+    evaluate, leaves = prepared.of_leaves()
+    values, aux = evaluate(*leaves)
+    if len(values) != 1 or values[0].size != 1 or jnp.iscomplexobj(values[0]):
+        raise InvalidArgumentError(
+            f"HutchPlusPlus needs a function that returns one real number; {traced.name} returns "
+            f"{[f'{v.dtype}{list(v.shape)}' for v in values]}. Use Hutchinson, whose vectors serve "
+            "all outputs."
+        )
+
+    def scalar(*moving: Array) -> Array:
+        return jnp.reshape(evaluate(*moving)[0][0], ())
+
+    product = hessian_vector_product(scalar, argnums=tuple(range(len(leaves))))
+
+    def apply(vector: list[Array]) -> list[Array]:
+        return list(product(*leaves, tuple(vector)))
+
+    trace = estimated_trace(stochastic, apply, leaves, key)
+    leaf = jnp.reshape(trace, values[0].shape).astype(values[0].dtype)
+    return tree_util.tree_unflatten(traced.out_tree, [leaf]), aux
+
+
 def laplacian_plan(
-    prepared: Prepared, order: Any, metric: Metric, jacobian: bool = False, compress: bool = True
+    prepared: Prepared,
+    order: Any,
+    metric: Metric,
+    jacobian: bool = False,
+    compress: bool = True,
+    first: FirstOrder = FirstOrder(),  # noqa: B008
 ) -> Plan:
     """The plan of a Laplacian.
 
@@ -130,7 +191,7 @@ def laplacian_plan(
     """
 
     def build(graph: SecondOrderGraph, order: EliminationOrder, cut: int | None) -> Plan | None:
-        program = build_laplacian(graph, order.vertices, metric, jacobian, cut)
+        program = build_laplacian(graph, order.vertices, metric, jacobian, cut, first)
         return None if program is None else Plan(graph.graph, order, program)
 
     def work(plan: Plan) -> float:
@@ -155,7 +216,7 @@ def laplacian_plan(
         constants + k for k, moves in enumerate(prepared.traced.differentiated) if moves
     ]
     return programmed(
-        prepared, order, ("laplacian", metric, jacobian, compress), best, CARRYING_ORDERS
+        prepared, order, ("laplacian", metric, first, jacobian, compress), best, CARRYING_ORDERS
     )
 
 

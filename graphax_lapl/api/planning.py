@@ -11,6 +11,8 @@ from functools import cached_property
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+from jax.extend.core import jaxpr_as_fun
 
 from elimination_orders import Strategy
 
@@ -54,6 +56,23 @@ class Prepared:
     active_outputs: list[bool]
     key: Hashable | None
     orders: int = 1
+
+    def of_leaves(self) -> tuple[Callable[..., Any], list[jax.Array]]:
+        """The traced function of the differentiated leaves alone, and those leaves.
+
+        The function returns the list of the value's leaves and that of the auxiliary ones.
+        """
+        traced = self.traced
+        places = [k for k, moves in enumerate(traced.differentiated) if moves]
+
+        def evaluate(*leaves: Any) -> tuple[list[Any], list[Any]]:
+            inputs = list(traced.leaves)
+            for place, leaf in zip(places, leaves, strict=True):
+                inputs[place] = leaf
+            values = jaxpr_as_fun(traced.closed)(*inputs)
+            return values[: traced.n_out], values[traced.n_out :]
+
+        return evaluate, [jnp.asarray(traced.leaves[place]) for place in places]
 
     @property
     def inputs(self) -> list[Any]:

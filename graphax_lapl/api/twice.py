@@ -29,12 +29,26 @@ __all__ = [
     "follows_rules_of_rules",
     "hessian_blocks",
     "raveling_order",
+    "reverse_only",
 ]
 
 #: Calls whose rule exists for cotangents only.
 REVERSE_ONLY = frozenset({"custom_vjp_call", "custom_vjp_call_jaxpr"})
 #: Calls whose rule the user wrote.
 OWN_RULES = REVERSE_ONLY | {"custom_jvp_call"}
+
+
+def reverse_only(jaxpr: Any) -> bool:
+    """Whether a jaxpr holds a function whose rule exists for cotangents only."""
+    for equation in jaxpr.eqns:
+        if equation.primitive.name in REVERSE_ONLY:
+            return True
+        for value in equation.params.values():
+            for body in value if isinstance(value, tuple | list) else (value,):
+                inner = getattr(body, "jaxpr", body)
+                if hasattr(inner, "eqns") and reverse_only(inner):
+                    return True
+    return False
 
 
 def check_real_inputs(traced: Traced) -> None:
@@ -121,9 +135,13 @@ def hessian_blocks(prepared: Prepared, order: Any, sparse: bool) -> list[list[li
 
 
 def contracted_hessian(
-    prepared: Prepared, order: Any, metric: Metric, arrays: Sequence[Array]
+    prepared: Prepared, order: Any, metric: Metric, arrays: Sequence[Any]
 ) -> list[Array]:
-    """`sum_ij A_ij d2y/dx_i dx_j` by the way around; `arrays` are those of the metric."""
+    """`sum_ij A_ij d2y/dx_i dx_j` by the way around.
+
+    `arrays` are those of the metric, one per leaf or pair of leaves; those of leaves that it does
+    not move may be None.
+    """
     shapes = [aval.shape for aval in prepared.traced.in_types]
     types = prepared.traced.closed.jaxpr.outvars
     result = []
@@ -132,6 +150,8 @@ def contracted_hessian(
         total = jnp.zeros(out, variable.aval.dtype)
         for i, row in enumerate(rows):
             for j, block in enumerate(row):
+                if not (metric.moves(i) and metric.moves(j)):
+                    continue
                 matrix = jnp.reshape(block, (*out, math.prod(shapes[i]), math.prod(shapes[j])))
                 if metric.kind in ("seeds", "matrix"):
                     weight = _weight(metric, arrays, i, j, len(shapes))
@@ -141,11 +161,11 @@ def contracted_hessian(
                     if metric.kind == "diagonal":
                         diagonal = diagonal * jnp.ravel(arrays[i])
                     total = total + jnp.sum(diagonal, axis=-1)
-        result.append(total)
+        result.append(total if metric.scale == 1 else metric.scale * total)
     return result
 
 
-def _weight(metric: Metric, arrays: Sequence[Array], i: int, j: int, count: int) -> Array:
+def _weight(metric: Metric, arrays: Sequence[Any], i: int, j: int, count: int) -> Array:
     """The block of A for leaves i and j, as a matrix."""
     if metric.kind == "seeds":
         left, right = (jnp.reshape(arrays[k], (metric.columns, -1)) for k in (i, j))

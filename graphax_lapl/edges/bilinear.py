@@ -14,9 +14,11 @@ which is the column that enters at a nonlinear vertex of a Laplacian. `pull_back
 
     B[o, (d, e)] = sum over i, j of  H[o, (i, j)] J[i, d] K[j, e]
 
-which is that vertex' share of a Hessian. The products are never formed as matrices: all labels are
-unified at once, and sums are taken over the small factors first. A pair distance, for
-instance, depends on few coordinates through one factor `f[p, c]`, so its columns cost a sum over c.
+which is that vertex' share of a Hessian. `columnwise` is between the two: the terms of `gram`,
+column by column, which are that vertex' share of a Hessian's diagonal. The products are never
+formed as matrices: all labels are unified at once, and sums are taken over the small factors first.
+A pair distance, for instance, depends on few coordinates through one factor `f[p, c]`, so its
+columns cost a sum over c.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from .operations import Recipe, RecipeWriter
 from .terms import Structure, Term
 from .unify import Unsolvable, solve
 
-__all__ = ["gram", "pull_back", "substituted", "swapped", "trace_product"]
+__all__ = ["columnwise", "gram", "pull_back", "substituted", "swapped", "trace_product"]
 
 Side = tuple[Structure, list[int]]
 
@@ -51,13 +53,23 @@ def gram(curvature: Structure, first: Structure, second: Structure, equal: bool)
         A recipe on the factors of H, J and K whose result maps a scalar to the vertex; its result
         is None for a structural zero.
     """
-    return _contracted(curvature, first, second, equal, summed=True)
+    return _contracted(curvature, first, second, equal, "summed")
+
+
+@lru_cache(maxsize=1 << 14)
+def columnwise(curvature: Structure, first: Structure, second: Structure, equal: bool) -> Recipe:
+    """`H[J[:, d], K[:, d]]` for every column d; arguments and operands as for `gram`.
+
+    Returns:
+        A recipe whose result maps the columns to the vertex.
+    """
+    return _contracted(curvature, first, second, equal, "columnwise")
 
 
 @lru_cache(maxsize=1 << 14)
 def pull_back(curvature: Structure, first: Structure, second: Structure) -> Recipe:
     """The bilinear map `H[J, K]` of the columns of J and K; operands as in `gram`."""
-    return _contracted(curvature, first, second, False, summed=False)
+    return _contracted(curvature, first, second, False, "pairs")
 
 
 @lru_cache(maxsize=1 << 12)
@@ -145,8 +157,9 @@ def _joined(left: Draft, right: Draft, into: list[IndexMap]) -> Draft:
 
 
 def _contracted(
-    curvature: Structure, first: Structure, second: Structure, equal: bool, summed: bool
+    curvature: Structure, first: Structure, second: Structure, equal: bool, columns_are: str
 ) -> Recipe:
+    """All of the above; `columns_are` "summed", kept "columnwise", or taken in "pairs"."""
     writer = RecipeWriter(len(curvature.factors) + len(first.factors) + len(second.factors))
     operands = list(range(writer.inputs))
     start, middle = len(curvature.factors), len(curvature.factors) + len(first.factors)
@@ -158,7 +171,7 @@ def _contracted(
     while True:
         steps, counted = len(writer.steps), writer.ad
         try:
-            items = _all_products(weights, left, right, split, columns if summed else None, writer)
+            items = _all_products(weights, left, right, split, columns, columns_are, writer)
             break
         except Unsolvable:
             del writer.steps[steps:]
@@ -168,7 +181,7 @@ def _contracted(
             if dense_left[0] is left[0] and dense_right[0] is right[0]:
                 weights = _densified(*weights, writer)
             left, right = dense_left, dense_left if equal else dense_right
-    into = () if summed else (*columns, *second.in_shape)
+    into = {"summed": (), "columnwise": columns, "pairs": (*columns, *second.in_shape)}[columns_are]
     complex_out = curvature.complex_out
     return _sum(items, curvature.out_shape, into, complex_out, False, writer)
 
@@ -178,15 +191,19 @@ def _all_products(
     left: Side,
     right: Side,
     split: int,
-    columns: tuple[int, ...] | None,
+    columns: tuple[int, ...],
+    columns_are: str,
     writer: RecipeWriter,
 ) -> list[Item]:
     """All products of a term of H with a term of J and one of K."""
     items: list[Item] = []
-    twins = left is right and columns is not None
+    joint = columns_are != "pairs"
+    twins = left is right and joint
     extents = weights[0].out_shape
-    if columns is None:
-        extents = (*extents, *left[0].in_shape, *right[0].in_shape)
+    if columns_are != "summed":
+        extents = (*extents, *columns)
+    if not joint:
+        extents = (*extents, *right[0].in_shape)
     for weight, own in _items(*weights):
         symmetric = twins and weight.into[:split] == weight.into[split:]
         for a, (one, one_operands) in enumerate(_items(*left)):
@@ -196,7 +213,8 @@ def _all_products(
                 draft = Draft.of(weight, own)
                 first = Draft.of(one, one_operands, len(weight.sizes))
                 second = Draft.of(two, two_operands, len(weight.sizes) + len(one.sizes))
-                into = [] if columns is not None else [*first.into, *second.into]
+                into = [] if columns_are == "summed" else list(first.into)
+                into += [] if joint else second.into
                 joined = _joined(_joined(draft, first, into), second, into)
                 if 0 in joined.sizes.values():
                     continue
@@ -205,7 +223,7 @@ def _all_products(
                 _equate(joined, draft.into[:split], first.out, left[0].out_shape)
                 _equate(joined, draft.into[split:], second.out, right[0].out_shape)
                 joined.extents = extents
-                if columns is not None:
+                if joint:
                     _equate(joined, first.into, second.into, columns)
                 for solved in solve(joined):
                     if not solved.trim():

@@ -13,17 +13,16 @@ from ..edges.maps import label
 from ..edges.terms import Factor, Structure, Term, intern_structure
 from ..graph.computational_graph import VertexName
 from ..rules.curvature import OpaqueCurvature
-from ..rules.lowering import closure, identity_structure
+from ..rules.lowering import closure
 from ..rules.second_order import SecondOrderGraph
 from .builder import Edge
+from .carrier import Carrier
 from .cuts import narrow_cuts
-from .instructions import Block, CurvatureInstruction, Program
-from .second_order import Jacobians, SecondOrderBuilder, times
+from .instructions import CurvatureInstruction, Program
+from .second_order import Jacobians, times
 
-__all__ = ["Metric", "build_laplacian"]
+__all__ = ["FirstOrder", "Metric", "build_laplacian"]
 
-#: The further input that columns of second order come from.
-COLUMN = "q"
 #: Column space behind a cut (those of the differentiated leaves are 0, 1, ...).
 BEHIND = -1
 
@@ -37,10 +36,33 @@ class Metric:
             input of the program; "diagonal", an array like the leaf per leaf; "matrix", an array
             (*other leaf, *leaf) per pair of leaves, row by row.
         columns: number of seeds.
+        leaves: for each leaf whether A has entries there (None: everywhere); not with seeds.
+        scale: a number that A is multiplied with.
     """
 
     kind: str = "identity"
     columns: int = 0
+    leaves: tuple[bool, ...] | None = None
+    scale: float = 1.0
+
+    def moves(self, leaf: int) -> bool:
+        """Whether second derivatives with respect to a leaf are wanted."""
+        return self.leaves is None or self.leaves[leaf]
+
+
+@dataclass(frozen=True)
+class FirstOrder:
+    """What is added to the contracted second derivatives.
+
+    Attributes:
+        drift: for each leaf whether a first derivative enters, `b . dy/dx`; its b is a further
+            input of the program, like the leaf, after those of the metric.
+        square: whether `sum_ij A_ij dy/dx_i dy/dx_j` enters, entry by entry of the output (without
+            conjugation): with it, the contraction is that of `exp(y)`, divided by `exp(y)`.
+    """
+
+    drift: tuple[bool, ...] = ()
+    square: bool = False
 
 
 def build_laplacian(
@@ -49,6 +71,7 @@ def build_laplacian(
     metric: Metric,
     jacobian: bool = False,
     cut: int | None = None,
+    first: FirstOrder = FirstOrder(),
 ) -> Program | None:
     """The program of `sum_ij A_ij d2y/dx_i dx_j`.
 
@@ -60,28 +83,38 @@ def build_laplacian(
         cut: which of the vertices c that are narrower than the input and that all later columns
             pass through (the narrowest first; None for none). Behind c, columns are those of c
             itself, contracted with `J_c A J_c^T` instead of A.
+        first: terms of first order that are added.
 
     Returns:
         A program with one row of blocks per output leaf: the contraction (from a scalar), then,
         with `jacobian`, the Jacobian with respect to every leaf. None where there is no such cut.
     """
-    return _Laplacian(graph).laplacian(order, metric, jacobian, cut)
+    return _Laplacian(graph).laplacian(order, metric, jacobian, cut, first)
 
 
-class _Laplacian(SecondOrderBuilder):
+class _Laplacian(Carrier):
     def laplacian(
-        self, order: Sequence[VertexName], metric: Metric, jacobian: bool, cut: int | None
+        self,
+        order: Sequence[VertexName],
+        metric: Metric,
+        jacobian: bool,
+        cut: int | None,
+        first: FirstOrder,
     ) -> Program | None:
         second = self.second
         local = self.prepare()
         starts, weights = self.metric_inputs(metric)
+        drift = self.drift_inputs(first)
         ends = {v for v in second.outputs if v is not None}
         fused, curvatures = self.through_pointwise(local, self.curvature_edges())
-        targets = {v for _, first, other, _ in curvatures for v in (first, other)}
+        targets = {v for _, one, other, _ in curvatures for v in (one, other)}
         for item in second.opaque:
             targets.update(v for v in (*item.tangents, *item.moving) if v is not None)
-        groups: list[set[int]] = [{first, other} for _, first, other, _ in curvatures]
+        groups: list[set[int]] = [{one, other} for _, one, other, _ in curvatures]
         groups += [{v for v in (*i.tangents, *i.moving) if v is not None} for i in second.opaque]
+        if first.square:
+            targets |= ends
+            groups += [{end} for end in ends]
         if cut is None:
             spans = self.jacobians(fused, starts, [*targets, *(ends if jacobian else ())])
             whole = spans
@@ -90,10 +123,18 @@ class _Laplacian(SecondOrderBuilder):
             if cut >= len(found):
                 return None
             spans, weights = self.compressed(fused, starts, weights, targets, found[cut])
-            whole = self.jacobians(fused, starts, ends) if jacobian else {}
+            whole = self.jacobians(fused, self.identity_columns(), ends) if jacobian else {}
         weighted = spans if weights is None else self.weighted(spans, weights, targets)
-        columns = self.columns(curvatures, spans, weighted)
+        columns = self.columns(curvatures, spans, weighted, metric.scale)
+        self.drift_columns(local, drift, columns)
         carried = self.carry(local, columns, [self.graph.by_name[v].variable for v in order])
+        carried.update({leaf: edge for leaf, edge in drift.items() if leaf in ends})
+        if first.square:
+            squares = {(v, v, v, False): self.elementwise(v) for v in sorted(ends)}
+            for v, square in self.products(squares, spans, weighted, metric.scale).items():
+                total = self.sum(carried.get(v), square, v)
+                if total is not None:
+                    carried[v] = total
         for end, atom in zip(second.outputs, self.listing.outputs, strict=False):
             type_ = self.listing.type_of(atom)
             row = [self.block(carried.get(end) if end is not None else None, type_, ())]
@@ -104,12 +145,6 @@ class _Laplacian(SecondOrderBuilder):
             self.program.blocks.append(row)
         self.program.values = [self.value(atom) for atom in self.listing.outputs]
         return self.program
-
-    def block(self, edge: Edge | None, type_: Any, in_shape: tuple[int, ...]) -> Block:
-        if edge is None:
-            return Block(None, (), type_.shape, in_shape, type_.dtype)
-        structure, slots = self.without_opaque(edge, type_.dtype)
-        return Block(structure, slots, type_.shape, in_shape, type_.dtype)
 
     def extra_input(self, shape: tuple[int, ...], dtype: Any) -> int:
         slot = self.slot(shape, dtype)
@@ -128,12 +163,18 @@ class _Laplacian(SecondOrderBuilder):
                 if structure.terms:
                     starts[leaf] = {0: (structure, (slot,))}
             return starts, None
-        starts = self.identity_columns()
+        starts = {
+            leaf: row
+            for leaf, row in self.identity_columns().items()
+            if metric.moves(leaves.index(leaf))
+        }
         if metric.kind == "identity":
             return starts, None
         weights: dict[int, dict[int, Edge]] = {}
         for i, leaf in enumerate(leaves):
             shape, dtype = self.shape_of(leaf), self.dtype_of(leaf)
+            if not metric.moves(i):
+                continue
             if metric.kind == "diagonal":
                 slot = self.extra_input(shape, dtype)
                 structure = _diagonal_structure(shape)
@@ -141,12 +182,47 @@ class _Laplacian(SecondOrderBuilder):
                     weights[i] = {i: (structure, (slot,))}
                 continue
             for j, other in enumerate(leaves):
+                if not metric.moves(j):
+                    continue
                 other_shape = self.shape_of(other)
                 slot = self.extra_input((*other_shape, *shape), dtype)
                 structure = dense_structure(shape, other_shape)
                 if structure.terms:
                     weights.setdefault(i, {})[j] = (structure, (slot,))
         return starts, weights
+
+    def drift_inputs(self, first: FirstOrder) -> dict[int, Edge]:
+        """The direction b of every leaf that a first derivative is wanted of."""
+        found: dict[int, Edge] = {}
+        for leaf, there in zip(self.second.inputs, first.drift, strict=False):
+            if there:
+                shape = self.shape_of(leaf)
+                slot = self.extra_input(shape, self.dtype_of(leaf))
+                structure = dense_structure(shape, ())
+                if structure.terms:
+                    found[leaf] = (structure, (slot,))
+        return found
+
+    def drift_columns(
+        self,
+        local: dict[tuple[int, int], Edge],
+        drift: dict[int, Edge],
+        columns: dict[int, Edge],
+    ) -> None:
+        """Let the directions enter, as a column at every vertex that reads a leaf."""
+        for (u, v), edge in local.items():
+            if u in drift and v in self.names:
+                total = self.sum(columns.get(v), self.product(edge, drift[u], v), v)
+                if total is not None:
+                    columns[v] = total
+
+    def elementwise(self, variable: int) -> Edge:
+        """The bilinear map that multiplies two arrays like the variable's entry by entry."""
+        (term,) = self.identity(variable)[0].terms or (None,)
+        shape, is_complex = self.shape_of(variable), self.listing.variables[variable].is_complex
+        terms = [] if term is None else [Term(term.sizes, term.out, (*term.into, *term.into))]
+        structure = intern_structure(shape, (*shape, *shape), terms, is_complex, is_complex)
+        return structure, ()
 
     def sizes(self, local: Iterable[tuple[int, int]]) -> dict[int, int]:
         """Number of elements of every real variable that has an arrow."""
@@ -213,12 +289,31 @@ class _Laplacian(SecondOrderBuilder):
         curvatures: dict[tuple[int, int, int, bool], Edge],
         spans: Jacobians,
         weighted: Jacobians,
+        scale: float,
     ) -> dict[int, Edge]:
         """The column q_v of every nonlinear vertex."""
+        found = self.products(curvatures, spans, weighted, scale)
+        for item, k, vertex in self.second.opaque_outputs:
+            for edge in self.opaque_columns(item, k, vertex, spans, weighted):
+                scaled = edge if scale == 1 else (times(edge[0], scale), edge[1])
+                total = self.sum(found.get(vertex), scaled, vertex)
+                if total is not None:
+                    found[vertex] = total
+        return found
+
+    def products(
+        self,
+        curvatures: dict[tuple[int, int, int, bool], Edge],
+        spans: Jacobians,
+        weighted: Jacobians,
+        scale: float,
+    ) -> dict[int, Edge]:
+        """Bilinear maps contracted with the Jacobians of their arguments, summed by vertex."""
         found: dict[int, Edge | None] = {}
         for (vertex, one, other, mirrored), weight in curvatures.items():
             first, second = spans.get(one, {}), weighted.get(other, {})
-            structure = times(weight[0], 2) if mirrored else weight[0]
+            factor = scale * (2 if mirrored else 1)
+            structure = weight[0] if factor == 1 else times(weight[0], factor)
             for space in first:
                 if space not in second:
                     continue
@@ -226,9 +321,6 @@ class _Laplacian(SecondOrderBuilder):
                 recipe = gram(structure, left[0], right[0], left == right)
                 made = self.made_by(recipe, (*weight[1], *left[1], *right[1]), vertex)
                 found[vertex] = self.sum(found.get(vertex), made, vertex)
-        for item, k, vertex in self.second.opaque_outputs:
-            for edge in self.opaque_columns(item, k, vertex, spans, weighted):
-                found[vertex] = self.sum(found.get(vertex), edge, vertex)
         return {vertex: edge for vertex, edge in found.items() if edge is not None}
 
     def opaque_columns(
@@ -273,44 +365,6 @@ class _Laplacian(SecondOrderBuilder):
         assert made is not None
         (slot,) = made[1]
         return slot
-
-    def carry(
-        self, local: dict[tuple[int, int], Edge], columns: dict[int, Edge], order: Sequence[int]
-    ) -> dict[int, Edge]:
-        """Carry columns to the outputs by eliminating the vertices in `order`."""
-        inside = set(self.names) - set(self.second.inputs)
-        ends = {v for v in self.second.outputs if v is not None and v in inside}
-        forward: dict[int, list[int]] = {}
-        for u, v in local:
-            forward.setdefault(u, []).append(v)
-        reached = closure(sorted(columns), forward) & inside
-        edges: dict[Any, dict[Any, Edge]] = {COLUMN: {}, **{v: {} for v in reached}}
-        into: dict[Any, dict[Any, None]] = {v: {} for v in reached}
-
-        def connect(u: Any, v: Any, edge: Edge) -> None:
-            edges[u][v] = edge
-            into[v][u] = None
-
-        for (u, v), edge in local.items():
-            if u in reached and v in reached:
-                connect(u, v, edge)
-        for v, edge in columns.items():
-            connect(COLUMN, v, edge)
-        for end in sorted(ends & reached):
-            if edges[end]:  # it feeds something else too: an arrow to an output of its own
-                identity = accumulate((identity_structure(self.listing, end),)).result
-                assert identity is not None
-                edges["end", end], into["end", end] = {}, {}
-                connect(end, ("end", end), (identity, ()))
-        for v in order:
-            if v in reached:
-                self.eliminate(v, edges, into)
-        from_column = edges[COLUMN]
-        return {
-            end: from_column.get(("end", end)) or from_column[end]
-            for end in ends
-            if end in from_column or ("end", end) in from_column
-        }
 
 
 def _diagonal_structure(shape: tuple[int, ...]) -> Structure:

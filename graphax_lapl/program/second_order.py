@@ -233,7 +233,7 @@ def _is_opaque(term: Term) -> bool:
     return any(factor.opaque is not None for factor in term.factors)
 
 
-def times(structure: Structure, number: int) -> Structure:
+def times(structure: Structure, number: float) -> Structure:
     """A structure multiplied by a number."""
     return intern_structure(
         structure.out_shape,

@@ -1,0 +1,267 @@
+"""Differential operators of first and second order, in one program each."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array, tree_util
+
+from ..errors import InvalidArgumentError, InvalidTypeError
+from ..graph.tracing import check_callable
+from ..program.laplacian import FirstOrder, Metric
+from .coefficients import drift_of, metric_of
+from .jacobian import rebuild_aux, value_and_jacve
+from .laplacian import laplacian_plan
+from .planning import Prepared, prepare
+from .twice import (
+    check_real_inputs,
+    contracted_hessian,
+    follows_rules_of_rules,
+)
+
+__all__ = ["local_kinetic_energy", "second_order_operator"]
+
+
+def second_order_operator(
+    fun: Callable[..., Any],
+    a: Any = None,
+    b: Any = None,
+    c: Any = None,
+    order: Any = "auto",
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    compress: bool = True,
+) -> Callable[..., Any]:
+    """The operator `sum_ij a_ij d2f/dx_i dx_j + sum_i b_i df/dx_i + c f` on every output of `fun`.
+
+    All terms come out of one program: b enters the columns of second order where they are carried
+    to the outputs, so that it costs no further pass. Arguments without an entry in `a` carry no
+    columns.
+
+    Args:
+        fun: a function of real arrays (pytrees) that returns real or complex ones.
+        a: the symmetric matrix of second derivatives (of another only the symmetric part counts);
+            it may be indefinite or singular. A number (times the identity), the raveled diagonal
+            (n,) or matrix (n, n) with n the raveled size of the arguments, or a pytree prefix of
+            the differentiated arguments (for argnums as a tuple: a tuple) whose entries are None
+            for zero, numbers, diagonals like the leaf, or matrices of the leaf's raveled size. None
+            for zero.
+        b: the vector of first derivatives: a number, a raveled vector (n,), or a pytree prefix with
+            None, numbers, or arrays like the leaves. None for zero.
+        c: a number, or an array that broadcasts against the outputs. None for zero.
+            `a`, `b` and `c` may also be functions: they are called with the arguments of `fun`
+            and are not differentiated (the generator of a diffusion has a(x) and b(x)).
+        order: as for `laplacian_ve`.
+        argnums: as for `laplacian_ve`.
+        has_aux: whether `fun` returns a pair `(value, aux)`.
+        compress: as for `laplacian_ve`.
+
+    Returns:
+        A function with the signature of `fun` that returns an array like every output leaf; with
+        has_aux `(operator, aux)`.
+
+    Raises:
+        InvalidArgumentError: for coefficients of another shape, for a, b and c all None, and for
+            argnums out of range.
+        InvalidTypeError: for complex or integer arguments, for coefficients a and b that are not
+            real, and for a complex c with real outputs.
+        InvalidOrderError: for an order that does not fit the function.
+
+    Example:
+        The residual of the heat equation, `u_t - u_xx`:
+
+        >>> import jax.numpy as jnp
+        >>> from graphax_lapl import second_order_operator
+        >>> def u(t, x):
+        ...     return jnp.exp(-t) * jnp.sin(x)
+        >>> heat = second_order_operator(u, a=(None, -1.0), b=(1.0, None), argnums=(0, 1))
+        >>> print(f"{abs(heat(0.3, 0.7)):.6f}")
+        0.000000
+    """
+    check_callable(fun)
+    if a is None and b is None and c is None:
+        raise InvalidArgumentError("a, b and c are all None; pass at least one coefficient.")
+
+    @functools.wraps(fun, updated=())
+    def operator(*args: Any, **kwargs: Any) -> Any:
+        prepared = prepare(fun, args, kwargs, argnums, has_aux, orders=2)
+        second, drift, zeroth = (
+            given(*args, **kwargs) if callable(given) else given for given in (a, b, c)
+        )
+        metric, arrays = metric_of(prepared.traced, args, second, "a")
+        drifts = drift_of(prepared.traced, args, drift, "b")
+        leaves, values = _applied(prepared, order, metric, arrays, drifts, False, compress)
+        count = prepared.traced.n_out
+        if zeroth is not None:
+            leaves = [
+                leaf + _product(zeroth, value, prepared.traced.name)
+                for leaf, value in zip(leaves, values[:count], strict=True)
+            ]
+        tree = tree_util.tree_unflatten(prepared.traced.out_tree, leaves)
+        return (tree, rebuild_aux(prepared, values[count:])) if has_aux else tree
+
+    return operator
+
+
+def local_kinetic_energy(
+    log_psi: Callable[..., Any],
+    order: Any = "auto",
+    argnums: int | Sequence[int] = 0,
+    weights: Any = 1.0,
+    compress: bool = True,
+) -> Callable[..., Any]:
+    """The local kinetic energy `-1/2 (lap psi) / psi` of a wave function given by its logarithm.
+
+    With u = log psi it is `-1/2 (lap u + grad u . grad u)`. Both terms come out of one program: the
+    square of the gradient is contracted from the columns that the Laplacian carries anyway, also
+    where those are the columns of a narrow vertex, and the gradient is not returned in between.
+
+    `log_psi` may return
+
+    * a real number, log|psi|: the sign of psi is constant between its nodes and drops out;
+    * a complex number, log psi = log|psi| + i phase: the square is `grad u . grad u` without
+      conjugation, and the result is complex, as the local energy of such a function is;
+    * a pair `(sign, log|psi|)`, as `jax.numpy.linalg.slogdet` returns it: a real sign is dropped, a
+      complex one stands for the phase, u = log|psi| + log(sign).
+
+    Args:
+        log_psi: a function of real arrays (pytrees).
+        order: as for `laplacian_ve`.
+        argnums: which positional arguments are coordinates.
+        weights: 1/m per coordinate, in the forms that `second_order_operator` takes for `a`.
+        compress: as for `laplacian_ve`.
+
+    Returns:
+        A function with the signature of `log_psi` that returns an array of the shape of log psi.
+
+    Raises:
+        InvalidArgumentError: where `log_psi` returns neither an array nor a pair of arrays of one
+            shape, for weights of another shape, and for argnums out of range.
+        InvalidTypeError: for complex or integer arguments.
+        InvalidOrderError: for an order that does not fit the function.
+
+    Example:
+        The hydrogen atom has psi = exp(-r), with kinetic energy -1/2 + 1/r:
+
+        >>> import jax.numpy as jnp
+        >>> from graphax_lapl import local_kinetic_energy
+        >>> kinetic = local_kinetic_energy(lambda x: -jnp.linalg.norm(x))
+        >>> print(kinetic(jnp.array([0.0, 0.0, 0.5])))
+        1.5
+    """
+    check_callable(log_psi)
+
+    @functools.wraps(log_psi, updated=())
+    def logarithm(*args: Any, **kwargs: Any) -> Any:
+        return _single_logarithm(log_psi(*args, **kwargs), getattr(log_psi, "__name__", "log_psi"))
+
+    @functools.wraps(log_psi, updated=())
+    def kinetic(*args: Any, **kwargs: Any) -> Array:
+        prepared = prepare(logarithm, args, kwargs, argnums, orders=2)
+        metric, arrays = metric_of(prepared.traced, args, weights, "weights")
+        metric = Metric(metric.kind, leaves=metric.leaves, scale=-0.5 * metric.scale)
+        none: list[Any] = [None] * len(prepared.traced.in_types)
+        ((energy,), _) = _applied(prepared, order, metric, arrays, none, True, compress)
+        return energy
+
+    return kinetic
+
+
+def _single_logarithm(result: Any, name: str) -> Any:
+    """Log psi from what a user's function returns."""
+    leaves = tree_util.tree_leaves(result)
+    if len(leaves) == 1 and result is leaves[0]:
+        return result
+    pair = isinstance(result, tuple) and len(result) == len(leaves) == 2
+    if not pair or jnp.shape(leaves[0]) != jnp.shape(leaves[1]):
+        raise InvalidArgumentError(
+            f"{name} must return log psi, or a pair (sign, log|psi|) of arrays of one shape, got "
+            f"{tree_util.tree_structure(result)} with shapes {[jnp.shape(v) for v in leaves]}."
+        )
+    sign, magnitude = leaves
+    if not jnp.iscomplexobj(sign):
+        return magnitude
+    phase = jnp.log(sign)
+    return phase + jnp.asarray(magnitude).astype(phase.dtype)
+
+
+def _applied(
+    prepared: Prepared,
+    order: Any,
+    metric: Metric,
+    arrays: Sequence[Any],
+    drifts: Sequence[Any],
+    square: bool,
+    compress: bool,
+) -> tuple[list[Array], list[Any]]:
+    """The operator without its term of order zero, by output leaf, and all values."""
+    check_real_inputs(prepared.traced)
+    around = follows_rules_of_rules(prepared)
+    if metric.kind == "matrix" and prepared.listing.moves_with:
+        around = True  # a rule of the user's may have an asymmetric derivative
+    if around:
+        return _by_rules(prepared, order, metric, arrays, drifts, square)
+    first = FirstOrder(tuple(drift is not None for drift in drifts), square)
+    plan = laplacian_plan(prepared, order, metric, compress=compress, first=first)
+    given = [array for array in (*arrays, *drifts) if array is not None]
+    inputs = [*prepared.inputs, *given]
+    values, blocks = plan.run(inputs, True, False, prepared.key is not None)
+    return [row[0] for row in blocks], values
+
+
+def _by_rules(
+    prepared: Prepared,
+    order: Any,
+    metric: Metric,
+    arrays: Sequence[Any],
+    drifts: Sequence[Any],
+    square: bool,
+) -> tuple[list[Array], list[Any]]:
+    """The same for functions whose second derivatives are taken of JAX's own first ones."""
+    totals = contracted_hessian(prepared, order, metric, arrays)
+    evaluate, moving = prepared.of_leaves()
+    numbers = tuple(range(len(moving)))
+    (values, aux), rows = value_and_jacve(evaluate, argnums=numbers, has_aux=True)(*moving)
+    for n, row in enumerate(rows):
+        for block, drift in zip(row, drifts, strict=True):
+            if drift is not None:
+                totals[n] += jnp.tensordot(block, drift.astype(block.dtype), drift.ndim)
+        if square:
+            totals[n] += metric.scale * _squared(row, values[n].ndim, metric, arrays)
+    return totals, [*values, *aux]
+
+
+def _squared(row: Sequence[Array], rank: int, metric: Metric, arrays: Sequence[Any]) -> Array:
+    """`sum_ij A_ij dy/dx_i dy/dx_j` of one output from its dense Jacobian blocks."""
+    flat = [block.reshape(*block.shape[:rank], -1) for block in row]
+    total = jnp.zeros(row[0].shape[:rank], row[0].dtype)
+    for i, left in enumerate(flat):
+        for j, right in enumerate(flat):
+            if not (metric.moves(i) and metric.moves(j)) or (metric.kind != "matrix" and i != j):
+                continue
+            if metric.kind == "matrix":
+                weight = arrays[i * len(row) + j].reshape(left.shape[-1], right.shape[-1])
+                right = right @ weight.T.astype(right.dtype)
+            elif metric.kind == "diagonal":
+                right = right * arrays[i].ravel().astype(right.dtype)
+            total = total + jnp.sum(left * right, axis=-1)
+    return total
+
+
+def _product(factor: Any, value: Array, name: str) -> Array:
+    """`c f`, in the dtype and shape of f."""
+    if jnp.iscomplexobj(factor) and not jnp.iscomplexobj(value):
+        raise InvalidTypeError(
+            f"c is complex and {name} returns {value.dtype}; return complex numbers, or pass a "
+            "real c."
+        )
+    product = jnp.asarray(factor).astype(value.dtype) * value
+    if product.shape != value.shape:
+        raise InvalidArgumentError(
+            f"c has shape {jnp.shape(factor)}, which does not broadcast to the output of {name} of "
+            f"shape {value.shape}."
+        )
+    return product
