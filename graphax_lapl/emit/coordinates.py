@@ -19,8 +19,13 @@ from jax import Array, lax
 
 from ..edges.layout import Layer, Placement
 from .arrays import promoted
+from .holding import held
 
 __all__ = ["placed"]
+
+#: Up to so many entries are interleaved where the layout allows it; XLA splits larger gathers
+#: between threads, and does not gain by splitting an interleaving loop.
+MAX_INTERLEAVED = 1 << 16
 
 _GATHER = lax.GatherDimensionNumbers((), (0,), (0,))
 _SCATTER = lax.ScatterDimensionNumbers((), (0,), (0,))
@@ -40,8 +45,13 @@ def placed(how: Placement, values: Sequence[Array], dtype: Any) -> Array:
     if not how.layers or not how.count:
         return jnp.zeros((how.count,), dtype)
     flat = [lax.reshape(value, (math.prod(value.shape),)) for value in promoted(values)]
+    if how.count <= MAX_INTERLEAVED and len(how.layers) == 1 and how.layers[0].runs:
+        total = _interleaved(how.layers[0], flat)
+        return total if total.dtype == dtype else lax.convert_element_type(total, dtype)
     joined = lax.concatenate(flat, 0) if len(flat) > 1 else flat[0]
-    total: Array | None = None
+    if len(how.layers) > 1 and len(flat) > 1:
+        joined = held(joined)
+    total = None
     for layer in how.layers:
         part = _layer(layer, joined, how.count)
         if total is None:
@@ -52,6 +62,51 @@ def placed(how: Placement, values: Sequence[Array], dtype: Any) -> Array:
             total = _scatter_add(total, layer, joined)
     assert total is not None
     return total if total.dtype == dtype else lax.convert_element_type(total, dtype)
+
+
+def _interleaved(layer: Layer, pieces: Sequence[Array]) -> Array:
+    """The entries of a layer, stretch by stretch, columns side by side."""
+    ends = np.cumsum([piece.shape[0] for piece in pieces])
+    parts = []
+    for run in layer.runs:
+        if not run.columns:
+            parts.append(_gathered(pieces, ends, layer.reads[run.first : run.last]))
+            continue
+        columns = [_sequence(pieces, ends, *column, run.rows) for column in run.columns]
+        if len(columns) > 1:
+            side_by_side = lax.concatenate([lax.expand_dims(c, (1,)) for c in columns], 1)
+            parts.append(lax.reshape(side_by_side, (run.last - run.first,)))
+        else:
+            parts += columns
+    return lax.concatenate(parts, 0) if len(parts) > 1 else parts[0]
+
+
+def _sequence(
+    pieces: Sequence[Array], ends: np.ndarray, start: int, step: int, count: int
+) -> Array:
+    """Positions `start + step * k` of the joined pieces."""
+    last = start + step * (count - 1)
+    piece, other = np.searchsorted(ends, [start, last], side="right")
+    if piece != other or step < 0:
+        return _gathered(pieces, ends, start + step * np.arange(count))
+    begin = start - (int(ends[piece]) - pieces[piece].shape[0])
+    if step == 0:
+        return lax.broadcast_in_dim(lax.slice(pieces[piece], (begin,), (begin + 1,)), (count,), (0,))
+    return lax.slice(pieces[piece], (begin,), (begin + last - start + 1,), (step,))
+
+
+def _gathered(pieces: Sequence[Array], ends: np.ndarray, reads: np.ndarray) -> Array:
+    """Positions of the joined pieces, of each only the stretch that is read."""
+    owners = np.searchsorted(ends, reads, side="right")
+    parts, moved, total = [], np.zeros(len(reads), np.int32), 0
+    for owner in np.unique(owners):
+        here = owners == owner
+        low, high = int(reads[here].min()), int(reads[here].max()) + 1
+        begin = low - (int(ends[owner]) - pieces[owner].shape[0])
+        parts.append(lax.slice(pieces[owner], (begin,), (begin + high - low,)))
+        moved[here] = reads[here] - low + total
+        total += high - low
+    return _read(lax.concatenate(parts, 0) if len(parts) > 1 else parts[0], moved)
 
 
 def _layer(layer: Layer, joined: Array, count: int) -> Array:
