@@ -17,18 +17,47 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from ..edges.layout import Layer, Placement
+from ..edges.layout import Layer, Placement, coordinate_layout
+from ..edges.terms import Structure
 from .arrays import promoted
 from .holding import held
 
-__all__ = ["placed"]
+__all__ = ["gathered_dense", "is_gathered", "placed"]
 
 #: Up to so many entries are interleaved where the layout allows it; XLA splits larger gathers
 #: between threads, and does not gain by splitting an interleaving loop.
 MAX_INTERLEAVED = 1 << 16
 
+#: Matrices of up to so many entries, in at least so many terms, are read entry by entry.
+MAX_GATHERED = 1 << 14
+MIN_GATHERED_TERMS = 4
+
 _GATHER = lax.GatherDimensionNumbers((), (0,), (0,))
 _SCATTER = lax.ScatterDimensionNumbers((), (0,), (0,))
+
+
+def is_gathered(structure: Structure) -> bool:
+    """Whether a dense matrix is better read entry by entry than written term by term.
+
+    So it is where many terms would each pass over a small matrix that is mostly zero.
+    """
+    terms = sum(1 for term in structure.terms if term.position_labels)
+    return (
+        terms >= MIN_GATHERED_TERMS
+        and structure.size <= MAX_GATHERED
+        and 2 * len(coordinate_layout(structure).indices) <= structure.size
+    )
+
+
+def gathered_dense(structure: Structure, values: Sequence[Array], dtype: Any) -> Array:
+    """The dense array, axes (output..., input...), from the values of the terms."""
+    layout = coordinate_layout(structure)
+    shape = (*structure.out_shape, *structure.in_shape)
+    reads = np.full(structure.size, len(layout.indices), np.int32)
+    reads[np.ravel_multi_index(tuple(layout.indices.T), shape)] = np.arange(len(layout.indices))
+    entries = placed(layout.placement, values, dtype)
+    padded = lax.concatenate([entries, jnp.zeros((1,), entries.dtype)], 0)
+    return lax.reshape(_read(padded, reads), shape)
 
 
 def placed(how: Placement, values: Sequence[Array], dtype: Any) -> Array:
