@@ -26,7 +26,7 @@ __all__ = ["gathered_dense", "is_gathered", "placed"]
 
 #: Up to so many entries are interleaved where the layout allows it; XLA splits larger gathers
 #: between threads, and does not gain by splitting an interleaving loop.
-MAX_INTERLEAVED = 1 << 16
+MAX_INTERLEAVED = 5 << 13
 
 #: Matrices of up to so many entries, in at least so many terms, are read entry by entry.
 MAX_GATHERED = 1 << 14
@@ -120,7 +120,9 @@ def _sequence(
         return _gathered(pieces, ends, start + step * np.arange(count))
     begin = start - (int(ends[piece]) - pieces[piece].shape[0])
     if step == 0:
-        return lax.broadcast_in_dim(lax.slice(pieces[piece], (begin,), (begin + 1,)), (count,), (0,))
+        return lax.broadcast_in_dim(
+            lax.slice(pieces[piece], (begin,), (begin + 1,)), (count,), (0,)
+        )
     return lax.slice(pieces[piece], (begin,), (begin + last - start + 1,), (step,))
 
 

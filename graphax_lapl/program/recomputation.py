@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
-from .counts import Types, local_jaxpr
 from ..edges.operations import Einsum
+from .counts import Types, local_jaxpr
 from .instructions import EdgeInstruction, Instruction, LocalInstruction, PrimalInstruction, Program
 
 __all__ = ["TRANSCENDENTAL", "shared_work"]
@@ -24,7 +24,9 @@ TRANSCENDENTAL = frozenset(
 )
 
 #: Primitives whose results are in memory before they are read.
-IN_MEMORY = frozenset({"dot_general", "conv_general_dilated", "reduce_sum", "scan", "while", "sort"})
+IN_MEMORY = frozenset(
+    {"dot_general", "conv_general_dilated", "reduce_sum", "scan", "while", "sort"}
+)
 #: An expression of so many operations is not evaluated, nor compiled, for every reader.
 LONG = 8
 
@@ -40,8 +42,8 @@ def shared_work(program: Program) -> frozenset[int]:
     repeats it along another label.
     """
     readers = Counter(slot for i in program.instructions for slot in i.inputs)
-    # Entries in coordinate order are picked one by one, so a result counts as read repeatedly.
-    readers.update(slot for row in program.blocks for block in row for slot in 2 * block.slots)
+    results = {slot for row in program.blocks for block in row for slot in block.slots}
+    readers.update(slot for row in program.blocks for block in row for slot in block.slots)
     readers.update(program.values)
     readers.update(_repeated(program))
     work: dict[int, int] = {}
@@ -50,7 +52,9 @@ def shared_work(program: Program) -> frozenset[int]:
         own = _own_work(instruction, program)
         total = own and own + sum(work.get(slot, 0) for slot in instruction.inputs)
         for slot in instruction.outputs:
-            if program.slots[slot].array and readers[slot] > 1 and total >= LONG:
+            # Entries in coordinate order are picked one by one, which costs long expressions most.
+            limit = LONG if readers[slot] > 1 else 2 * LONG if slot in results else math.inf
+            if program.slots[slot].array and total >= limit:
                 shared.add(slot)
             else:
                 work[slot] = total
