@@ -135,9 +135,11 @@ def sparse_leaf(block: Block, values: list[Any]) -> SparseJacobian:
     return SparseJacobian(structure, tuple(values), block.dtype, _origins(block))
 
 
-def _origins(block: Block) -> tuple[Origin, ...]:
-    """For every term of a block where its values come from."""
+def _origins(block: Block) -> tuple[Origin, ...] | None:
+    """For every term of a block where its values come from; None where no slots hold them."""
     assert block.structure is not None
+    if len(block.slots) != len(block.structure.factors):
+        return None  # compressed evaluation
     result, slots = [], iter(block.slots)
     for term in block.structure.terms:
         own = tuple(next(slots) for _ in term.factors)
@@ -149,7 +151,8 @@ def _origins(block: Block) -> tuple[Origin, ...]:
         )
         sizes = () if not own else tuple(term.sizes[n] for n in order)
         summed = () if own else tuple(term.sizes[n] for n in order if n not in axes)
-        result.append(Origin((term.coefficient, reads, sizes, summed), not own))
+        key = (term.coefficient, reads, sizes, len(axes) if own else summed)
+        result.append(Origin(key, not own))
     return tuple(result)
 
 

@@ -75,12 +75,12 @@ def placed(how: Placement, values: Sequence[Array], dtype: Any) -> Array:
         return jnp.zeros((how.count,), dtype)
     flat = [lax.reshape(value, (math.prod(value.shape),)) for value in promoted(values)]
     if how.count <= MAX_INTERLEAVED and len(how.layers) == 1 and how.layers[0].runs:
-        total = _interleaved(how.layers[0], flat)
-        return total if total.dtype == dtype else lax.convert_element_type(total, dtype)
+        whole = _interleaved(how.layers[0], flat)
+        return whole if whole.dtype == dtype else lax.convert_element_type(whole, dtype)
     joined = lax.concatenate(flat, 0) if len(flat) > 1 else flat[0]
     if len(how.layers) > 1 and len(flat) > 1:
         joined = held(joined)
-    total = None
+    total: Array | None = None
     for layer in how.layers:
         part = _layer(layer, joined, how.count)
         if total is None:
