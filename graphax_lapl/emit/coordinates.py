@@ -1,11 +1,11 @@
 """Values in coordinate order: reads from the concatenated terms, layer by layer.
 
-One gather from one concatenation is a single fused pass, split between threads, and for long results
-faster than interleaving the terms by padding, stacking, transposing or strided updates (about 0.4,
-0.7, 0.9 and 0.5 of its speed was measured on a tridiagonal matrix of 10^5 rows). For shorter ones
-stacking the terms as columns is about twice as fast (10^4 rows), because arithmetic inside a gather is
-not vectorized. Every element of the result evaluates its own producers, so a `cosh` that three terms
-share would be evaluated three times as often; programs hold such arrays (`emit.holding`).
+One gather from one concatenation is a single fused pass, split between threads, and for long
+results faster than interleaving the terms by padding, stacking, transposing or strided updates
+(about 0.4, 0.7, 0.9 and 0.5 of its speed was measured on a tridiagonal matrix of 10^5 rows). For
+shorter ones stacking the terms as columns is about twice as fast (10^4 rows). Every element of the
+result evaluates its own producers, so a `cosh` that three terms share would be evaluated three
+times as often; programs hold such arrays (`emit.holding`).
 """
 
 from __future__ import annotations
