@@ -371,3 +371,42 @@ def test_single_numbers_beside_a_matrix_of_one_element_are_dropped() -> None:
 def test_empty_structure_has_a_layout() -> None:
     empty: Structure = intern_structure((2,), (3,), [])
     assert coordinate_layout(empty).indices.shape == (0, 2)
+
+
+@pytest.mark.parametrize(
+    "positions",
+    [
+        np.arange(200),
+        np.ravel(np.arange(300).reshape(3, 100).T),
+        np.concatenate([[7, 3], np.ravel(np.arange(300).reshape(3, 100).T), [5]]),
+        np.ravel(np.stack([np.arange(0, 300, 3), np.zeros(100, int), 299 - np.arange(100)], 1)),
+        np.random.default_rng(0).permutation(300),
+        np.array([4, 2]),
+    ],
+    ids=["plain", "interleaved", "with edges", "steps", "random", "short"],
+)
+def test_entries_that_repeat_with_a_period_are_read_in_order(positions):
+    pieces = [np.arange(0.0, 90.0), np.arange(90.0, 91.0), np.arange(91.0, 300.0)]
+    how = placement(positions, np.arange(len(positions)), len(positions))
+    found = placed(how, [jnp.asarray(piece) for piece in pieces], np.float64)
+    assert_same(found, positions.astype(float))
+    covered = [k for run in how.layers[0].runs for k in range(run.first, run.last)]
+    assert covered in ([], list(range(len(positions))))
+
+
+def test_values_that_are_shared_or_uniform_are_read_from_where_they_are():
+    def neighbours(x):
+        return 3.0 * jnp.roll(x, 1) + 3.0 * jnp.roll(x, -2) + x[::-1] * x + x**2 * jnp.sum(x[:2])
+
+    x = jnp.linspace(0.5, 2.0, 40)
+    jacobian = jax.jit(lambda x: jacve(neighbours, sparse_representation=True)(x).data)(x)
+    result = jacve(neighbours, sparse_representation=True)(x)
+    dense = jax.jacfwd(neighbours)(x)
+    expected = dense[tuple(result.indices.T)]
+    for data in (jacobian, result.data, jax.tree.map(jnp.asarray, result).data):
+        assert_same(data, expected)
+    scaled = jax.tree.map(
+        lambda value: value * jnp.arange(1.0, value.size + 1).reshape(value.shape), result
+    )
+    assert_same(scaled.todense()[tuple(result.indices.T)], scaled.data)
+    assert_same(jacve(neighbours)(x), dense)

@@ -8,6 +8,7 @@ from typing import Any
 
 from jax import tree_util
 
+from ..edges.layout import Origin
 from ..edges.sparse_form import value_structure
 from ..edges.terms import intern_structure
 from ..graph.tracing import check_callable
@@ -130,7 +131,29 @@ def sparse_leaf(block: Block, values: list[Any]) -> SparseJacobian:
     if block.structure is None:
         empty = intern_structure(block.out_shape, block.in_shape, ())
         return SparseJacobian(empty, (), block.dtype)
-    return SparseJacobian(value_structure(block.structure), tuple(values), block.dtype)
+    structure = value_structure(block.structure)
+    return SparseJacobian(structure, tuple(values), block.dtype, _origins(block))
+
+
+def _origins(block: Block) -> tuple[Origin, ...] | None:
+    """For every term of a block where its values come from; None where no slots hold them."""
+    assert block.structure is not None
+    if len(block.slots) != len(block.structure.factors):
+        return None  # compressed evaluation
+    result, slots = [], iter(block.slots)
+    for term in block.structure.terms:
+        own = tuple(next(slots) for _ in term.factors)
+        axes = sorted(term.position_labels)
+        order = {n: k for k, n in enumerate([*axes, *sorted({*term.labels} - {*axes})])}
+        reads = tuple(
+            (slot, tuple(axis.renamed(order) for axis in factor.axes), factor.conj)
+            for slot, factor in zip(own, term.factors, strict=True)
+        )
+        sizes = () if not own else tuple(term.sizes[n] for n in order)
+        summed = () if own else tuple(term.sizes[n] for n in order if n not in axes)
+        key = (term.coefficient, reads, sizes, len(axes) if own else summed)
+        result.append(Origin(key, not own))
+    return tuple(result)
 
 
 def nested(prepared: Prepared, blocks: list[list[Any]]) -> Any:

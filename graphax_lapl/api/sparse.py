@@ -13,7 +13,13 @@ from jax import Array
 from jax.experimental import sparse as jax_sparse
 
 from ..edges.algebra import compose
-from ..edges.layout import coordinate_layout, diagonal_placement, structural_nonzeros
+from ..edges.layout import (
+    Origin,
+    coordinate_layout,
+    diagonal_placement,
+    shared_placement,
+    structural_nonzeros,
+)
 from ..edges.sparse_form import coordinate_structure, dense_form, flattened, merged, swapped
 from ..edges.terms import Structure, intern_structure
 from ..emit.assembly import assemble
@@ -58,14 +64,23 @@ class SparseJacobian:
     #: numpy arrays leave `array @ jacobian` and `array * jacobian` to this class.
     __array_ufunc__ = None
 
-    def __init__(self, structure: Structure, values: tuple[Any, ...], dtype: Any):
+    def __init__(
+        self,
+        structure: Structure,
+        values: tuple[Any, ...],
+        dtype: Any,
+        origins: tuple[Origin, ...] | None = None,
+    ):
         """Join a structure with the values of its terms.
 
         Args:
             structure: one factor per term, as `value_structure` makes it.
             values: for every term an array over its labels.
             dtype: dtype of the entries; the zero matrix has no value to tell it.
+            origins: for every term where its values come from, if known. It holds for these arrays
+                only, and so is forgotten by every transformation that may change them.
         """
+        self._origins = origins
         self.structure = structure
         self.values = tuple(values)
         self._dtype = np.dtype(dtype)
@@ -81,6 +96,7 @@ class SparseJacobian:
     def tree_unflatten(cls, static: tuple[Structure, Any], children: Any) -> SparseJacobian:
         """Rebuild from `tree_flatten`."""
         made = object.__new__(cls)
+        made._origins = None
         made.structure, made._dtype = static
         made.values = tuple(children) if made.structure.terms else ()
         made._witness = None if made.structure.terms else children[0]
@@ -164,8 +180,11 @@ class SparseJacobian:
         """The entries at `indices`: shape `(*batch_shape, nse)`."""
 
         def ordered(one: SparseJacobian) -> Array:
-            layout = coordinate_layout(one.structure)
-            return placed(layout.placement, one.values, one.dtype)
+            if one._origins is None:
+                return placed(coordinate_layout(one.structure).placement, one.values, one.dtype)
+            found, kept = shared_placement(one.structure, one._origins)
+            values = [one.values[k].reshape(-1)[:used] for k, used in kept]
+            return placed(found, values, one.dtype)
 
         return self._per_matrix(ordered)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from .maps import IndexMap
 from .terms import Number, Opaque, Structure
@@ -27,6 +27,7 @@ __all__ = [
     "Read",
     "Recipe",
     "RecipeWriter",
+    "canonical",
 ]
 
 
@@ -286,6 +287,17 @@ class MaterializeOpaque:
 
 
 Operation = Einsum | Combine | Overlay | Assemble | ApplyOpaque | MaterializeOpaque
+
+
+def canonical(operation: Operation, inputs: tuple[int, ...]) -> tuple[Operation, tuple[int, ...]]:
+    """The operation with factors and summands in the order of their slots: `b * a` is `a * b`."""
+    if not isinstance(operation, Einsum | Combine) or inputs == tuple(sorted(inputs)):
+        return operation, inputs
+    order = sorted(range(len(inputs)), key=lambda k: inputs[k])
+    slots = tuple(inputs[k] for k in order)
+    if isinstance(operation, Einsum):
+        return replace(operation, reads=tuple(operation.reads[k] for k in order)), slots
+    return replace(operation, operands=tuple(operation.operands[k] for k in order)), slots
 
 
 @dataclass(frozen=True)

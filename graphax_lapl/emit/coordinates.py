@@ -1,10 +1,11 @@
 """Values in coordinate order: reads from the concatenated terms, layer by layer.
 
-One gather from one concatenation is a single fused pass, and on a CPU faster than interleaving the
-terms by padding, stacking, transposing or strided updates (about 0.4, 0.7, 0.9 and 0.5 of their
-speed was measured on a tridiagonal matrix of 10^5 rows). Its weakness: every element of the result
-evaluates its own producers, so a `cosh` that three terms share would be evaluated three times as
-often; programs hold such arrays (`emit.holding`).
+One gather from one concatenation is a single fused pass, split between threads, and for long
+results faster than interleaving the terms by padding, stacking, transposing or strided updates
+(about 0.4, 0.7, 0.9 and 0.5 of its speed was measured on a tridiagonal matrix of 10^5 rows). For
+shorter ones stacking the terms as columns is about twice as fast (10^4 rows). Every element of the
+result evaluates its own producers, so a `cosh` that three terms share would be evaluated three
+times as often; programs hold such arrays (`emit.holding`).
 """
 
 from __future__ import annotations
@@ -17,13 +18,47 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from ..edges.layout import Layer, Placement
+from ..edges.layout import Layer, Placement, coordinate_layout
+from ..edges.terms import Structure
 from .arrays import promoted
+from .holding import held
 
-__all__ = ["placed"]
+__all__ = ["gathered_dense", "is_gathered", "placed"]
+
+#: Up to so many entries are interleaved where the layout allows it; XLA splits larger gathers
+#: between threads, and does not gain by splitting an interleaving loop.
+MAX_INTERLEAVED = 5 << 13
+
+#: Matrices of up to so many entries, in at least so many terms, are read entry by entry.
+MAX_GATHERED = 1 << 14
+MIN_GATHERED_TERMS = 4
 
 _GATHER = lax.GatherDimensionNumbers((), (0,), (0,))
 _SCATTER = lax.ScatterDimensionNumbers((), (0,), (0,))
+
+
+def is_gathered(structure: Structure) -> bool:
+    """Whether a dense matrix is better read entry by entry than written term by term.
+
+    So it is where many terms would each pass over a small matrix that is mostly zero.
+    """
+    terms = sum(1 for term in structure.terms if term.position_labels)
+    return (
+        terms >= MIN_GATHERED_TERMS
+        and structure.size <= MAX_GATHERED
+        and 2 * len(coordinate_layout(structure).indices) <= structure.size
+    )
+
+
+def gathered_dense(structure: Structure, values: Sequence[Array], dtype: Any) -> Array:
+    """The dense array, axes (output..., input...), from the values of the terms."""
+    layout = coordinate_layout(structure)
+    shape = (*structure.out_shape, *structure.in_shape)
+    reads = np.full(structure.size, len(layout.indices), np.int32)
+    reads[np.ravel_multi_index(tuple(layout.indices.T), shape)] = np.arange(len(layout.indices))
+    entries = placed(layout.placement, values, dtype)
+    padded = lax.concatenate([entries, jnp.zeros((1,), entries.dtype)], 0)
+    return lax.reshape(_read(padded, reads), shape)
 
 
 def placed(how: Placement, values: Sequence[Array], dtype: Any) -> Array:
@@ -40,7 +75,12 @@ def placed(how: Placement, values: Sequence[Array], dtype: Any) -> Array:
     if not how.layers or not how.count:
         return jnp.zeros((how.count,), dtype)
     flat = [lax.reshape(value, (math.prod(value.shape),)) for value in promoted(values)]
+    if how.count <= MAX_INTERLEAVED and len(how.layers) == 1 and how.layers[0].runs:
+        whole = _interleaved(how.layers[0], flat)
+        return whole if whole.dtype == dtype else lax.convert_element_type(whole, dtype)
     joined = lax.concatenate(flat, 0) if len(flat) > 1 else flat[0]
+    if len(how.layers) > 1 and len(flat) > 1:
+        joined = held(joined)
     total: Array | None = None
     for layer in how.layers:
         part = _layer(layer, joined, how.count)
@@ -52,6 +92,53 @@ def placed(how: Placement, values: Sequence[Array], dtype: Any) -> Array:
             total = _scatter_add(total, layer, joined)
     assert total is not None
     return total if total.dtype == dtype else lax.convert_element_type(total, dtype)
+
+
+def _interleaved(layer: Layer, pieces: Sequence[Array]) -> Array:
+    """The entries of a layer, stretch by stretch, columns side by side."""
+    ends = np.cumsum([piece.shape[0] for piece in pieces])
+    parts = []
+    for run in layer.runs:
+        if not run.columns:
+            parts.append(_gathered(pieces, ends, layer.reads[run.first : run.last]))
+            continue
+        columns = [_sequence(pieces, ends, *column, run.rows) for column in run.columns]
+        if len(columns) > 1:
+            side_by_side = lax.concatenate([lax.expand_dims(c, (1,)) for c in columns], 1)
+            parts.append(lax.reshape(side_by_side, (run.last - run.first,)))
+        else:
+            parts += columns
+    return lax.concatenate(parts, 0) if len(parts) > 1 else parts[0]
+
+
+def _sequence(
+    pieces: Sequence[Array], ends: np.ndarray, start: int, step: int, count: int
+) -> Array:
+    """Positions `start + step * k` of the joined pieces."""
+    last = start + step * (count - 1)
+    piece, other = np.searchsorted(ends, [start, last], side="right")
+    if piece != other or step < 0:
+        return _gathered(pieces, ends, start + step * np.arange(count))
+    begin = start - (int(ends[piece]) - pieces[piece].shape[0])
+    if step == 0:
+        return lax.broadcast_in_dim(
+            lax.slice(pieces[piece], (begin,), (begin + 1,)), (count,), (0,)
+        )
+    return lax.slice(pieces[piece], (begin,), (begin + last - start + 1,), (step,))
+
+
+def _gathered(pieces: Sequence[Array], ends: np.ndarray, reads: np.ndarray) -> Array:
+    """Positions of the joined pieces, of each only the stretch that is read."""
+    owners = np.searchsorted(ends, reads, side="right")
+    parts, moved, total = [], np.zeros(len(reads), np.int32), 0
+    for owner in np.unique(owners):
+        here = owners == owner
+        low, high = int(reads[here].min()), int(reads[here].max()) + 1
+        begin = low - (int(ends[owner]) - pieces[owner].shape[0])
+        parts.append(lax.slice(pieces[owner], (begin,), (begin + high - low,)))
+        moved[here] = reads[here] - low + total
+        total += high - low
+    return _read(lax.concatenate(parts, 0) if len(parts) > 1 else parts[0], moved)
 
 
 def _layer(layer: Layer, joined: Array, count: int) -> Array:

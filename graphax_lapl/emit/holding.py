@@ -10,7 +10,7 @@ from jax import Array, lax
 __all__ = ["held"]
 
 #: Smaller arrays are not worth the pass through memory.
-MIN_HELD = 1024
+MIN_HELD = 512
 
 _DIMENSIONS = lax.ScatterDimensionNumbers((), (0,), (0,))
 

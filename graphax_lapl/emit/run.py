@@ -20,6 +20,7 @@ from ..program.instructions import (
     Program,
 )
 from .assembly import assemble, term_values
+from .coordinates import gathered_dense, is_gathered
 from .holding import held
 from .opaque import LinearMap, second_derivative
 from .recipes import operate
@@ -70,6 +71,8 @@ def dense_block(block: Block, slots: Sequence[Any]) -> Array:
     shape = (*block.out_shape, *block.in_shape)
     if block.structure is None:
         return jnp.zeros(shape, block.dtype)
+    if is_gathered(block.structure):
+        return gathered_dense(block.structure, block_values(block, slots), block.dtype)
     dense = assemble(block.structure, [slots[slot] for slot in block.slots], block.dtype)
     return _cast(dense, block.dtype)
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..edges.algebra import add, compose, without_opaque
-from ..edges.operations import Cost, Operation, Recipe
+from ..edges.operations import Cost, Operation, Recipe, canonical
 from ..edges.terms import Structure
 from ..errors import InternalError
 from ..graph.computational_graph import ComputationalGraph, VertexName
@@ -187,7 +187,7 @@ class Builder:
         dtype: Any,
         vertex: VertexName | None,
     ) -> int:
-        key = (operation, inputs)
+        key: Hashable = canonical(operation, inputs)
         if key not in self.made:
             slot = self.slot(operation.shape, dtype)
             self.program.instructions.append(

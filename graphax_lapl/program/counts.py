@@ -249,6 +249,10 @@ def _primitive_counts(
         contracting = params["dimension_numbers"][0][0]
         depth = math.prod(shapes[0][d] for d in contracting)
         return size * depth, size * max(0, depth - 1)
+    if name == "conv_general_dilated":
+        kernel = shapes[1]
+        depth = math.prod(kernel) // max(1, kernel[params["dimension_numbers"].rhs_spec[0]])
+        return size * depth, size * max(0, depth - 1)
     repeated = params["length"] if name == "scan" else 1
     muls = adds = 0
     for body in _bodies(params):

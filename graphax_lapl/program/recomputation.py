@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
+from ..edges.operations import Einsum
 from .counts import Types, local_jaxpr
-from .instructions import EdgeInstruction, LocalInstruction, PrimalInstruction, Program
+from .instructions import EdgeInstruction, Instruction, LocalInstruction, PrimalInstruction, Program
 
 __all__ = ["TRANSCENDENTAL", "shared_work"]
 
@@ -22,31 +23,56 @@ TRANSCENDENTAL = frozenset(
     """.split()  # noqa: SIM905
 )
 
+#: Primitives whose results are in memory before they are read.
+IN_MEMORY = frozenset(
+    {"dot_general", "conv_general_dilated", "reduce_sum", "scan", "while", "sort"}
+)
+#: An expression of so many operations is not evaluated, nor compiled, for every reader.
+LONG = 8
+
 
 def shared_work(program: Program) -> frozenset[int]:
     """Slots that hold work which XLA would otherwise do once for each reader.
 
     A compiler that fuses producers into consumers evaluates an elementwise expression again for
-    every element that reads it. That is right for arithmetic and wrong for a transcendental
-    function: these slots are better written to memory once. A slot is named where a transcendental
-    function has gone into it since the last named slot, and it is read more than once, or by an
-    operation that repeats it along another label.
+    every element that reads it, and compiles it again for every reader. That is right for a little
+    arithmetic and wrong for a transcendental function or a long expression: these slots are better
+    written to memory once. A slot is named where an expression of `LONG` operations has gone
+    into it since the last named slots, and it is read more than once, or by an operation that
+    repeats it along another label.
     """
     readers = Counter(slot for i in program.instructions for slot in i.inputs)
+    results = {slot for row in program.blocks for block in row for slot in block.slots}
     readers.update(slot for row in program.blocks for block in row for slot in block.slots)
     readers.update(program.values)
     readers.update(_repeated(program))
-    dear: set[int] = set()
+    work: dict[int, int] = {}
     shared = set()
     for instruction in program.instructions:
-        inherits = not dear.isdisjoint(instruction.inputs)
-        if inherits or not TRANSCENDENTAL.isdisjoint(_primitives(instruction, program)):
-            for slot in instruction.outputs:
-                if program.slots[slot].array and readers[slot] > 1:
-                    shared.add(slot)
-                else:
-                    dear.add(slot)
+        own = _own_work(instruction, program)
+        total = own and own + sum(work.get(slot, 0) for slot in instruction.inputs)
+        for slot in instruction.outputs:
+            # Entries in coordinate order are picked one by one, which costs long expressions most.
+            limit = LONG if readers[slot] > 1 else 2 * LONG if slot in results else math.inf
+            if program.slots[slot].array and total >= limit:
+                shared.add(slot)
+            else:
+                work[slot] = total
     return frozenset(shared)
+
+
+def _own_work(instruction: Instruction, program: Program) -> int:
+    """Operations that an instruction adds to an expression; none where it ends one.
+
+    Sums and products of matrices are in memory before they are read.
+    """
+    operation = getattr(instruction, "operation", None)
+    if isinstance(operation, Einsum):
+        return 0 if {n for n, _ in operation.sizes} - {*operation.output} else 1
+    primitives = _primitives(instruction, program)
+    if not TRANSCENDENTAL.isdisjoint(primitives):
+        return LONG
+    return 0 if not IN_MEMORY.isdisjoint(primitives) else max(1, len(primitives))
 
 
 def _repeated(program: Program) -> Iterator[int]:
