@@ -8,15 +8,18 @@ from .api.analysis import (
     count_ops,
     make_plan,
 )
+from .api.checking import CheckRow, DerivativeReport, check_derivatives
 from .api.compression import Compressed
 from .api.divergence import divergence_ve
 from .api.hessian import hessve
 from .api.jacobian import jacve, value_and_jacve
 from .api.laplacian import LaplacianResult, forward_laplacian, laplacian_ve
+from .api.multilinear import multilinear
 from .api.orders import EliminationOrder, elimination_graph
 from .api.plan import Plan
 from .api.sparse import SparseJacobian
 from .errors import (
+    FallbackError,
     GraphaxLaplError,
     InternalError,
     InvalidArgumentError,
@@ -26,15 +29,19 @@ from .errors import (
 )
 from .graph.computational_graph import ComputationalGraph
 from .program.counts import OpCounts
+from .rules.custom import register_partial, unregister_partial
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "CheckRow",
     "Comparison",
     "ComparisonRow",
     "Compressed",
     "ComputationalGraph",
+    "DerivativeReport",
     "EliminationOrder",
+    "FallbackError",
     "GraphaxLaplError",
     "InternalError",
     "InvalidArgumentError",
@@ -45,6 +52,7 @@ __all__ = [
     "Plan",
     "PlanMismatchError",
     "SparseJacobian",
+    "check_derivatives",
     "compare_orders",
     "computational_graph",
     "count_ops",
@@ -55,5 +63,8 @@ __all__ = [
     "jacve",
     "laplacian_ve",
     "make_plan",
+    "multilinear",
+    "register_partial",
+    "unregister_partial",
     "value_and_jacve",
 ]

@@ -32,6 +32,7 @@ def divergence_ve(
     order: Any = "auto",
     argnums: int | Sequence[int] = 0,
     has_aux: bool = False,
+    strict: bool = False,
 ) -> Callable[..., Any]:
     """The divergence of `fun`: the trace of its Jacobian, which is not formed where avoidable.
 
@@ -43,6 +44,10 @@ def divergence_ve(
         order: as for `jacve`; "auto" also tries orders that meet in a narrow vertex.
         argnums: which positional arguments it is a map of.
         has_aux: whether `fun` returns a pair `(value, aux)`.
+        strict: raise `FallbackError` where a part of `fun` has no rule: an unknown primitive, or a
+            loop or branch that is differentiated as a whole. Without it such parts are opaque
+            linear maps, right but with less structure, and the log of "graphax_lapl" names them
+            once.
 
     Returns:
         A function with the signature of `fun` that returns the scalar
@@ -53,6 +58,7 @@ def divergence_ve(
             input's.
         InvalidTypeError: for arguments that cannot be differentiated.
         InvalidOrderError: for an order that does not fit the function.
+        FallbackError: with strict, naming the primitive and the line of the user's code.
 
     Example:
         >>> import jax.numpy as jnp
@@ -64,7 +70,7 @@ def divergence_ve(
 
     @functools.wraps(fun, updated=())
     def divergence(*args: Any, **kwargs: Any) -> Any:
-        prepared = prepare(fun, args, kwargs, argnums, has_aux)
+        prepared = prepare(fun, args, kwargs, argnums, has_aux, strict=strict)
         _check_like(prepared)
         plan = divergence_plan(prepared, order)
         values, ((trace,),) = plan.run(prepared.inputs, False, False, prepared.key is not None)
