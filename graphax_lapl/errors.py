@@ -7,6 +7,7 @@ caller would expect (`ValueError`, `TypeError`), so that either can be caught.
 from __future__ import annotations
 
 __all__ = [
+    "FallbackError",
     "GraphaxLaplError",
     "InternalError",
     "InvalidArgumentError",
@@ -34,6 +35,10 @@ class InvalidOrderError(GraphaxLaplError, ValueError):
 
 class PlanMismatchError(InvalidOrderError):
     """An order or plan was made for another graph than the one it is used on."""
+
+
+class FallbackError(GraphaxLaplError, NotImplementedError):
+    """Under `strict=True`: a part of the function has no rule."""
 
 
 class InternalError(GraphaxLaplError, RuntimeError):

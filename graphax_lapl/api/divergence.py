@@ -36,6 +36,7 @@ def divergence_ve(
     argnums: int | Sequence[int] = 0,
     has_aux: bool = False,
     stochastic: Stochastic | None = None,
+    strict: bool = False,
 ) -> Callable[..., Any]:
     """The divergence of `fun`: the trace of its Jacobian, which is not formed where avoidable.
 
@@ -51,6 +52,10 @@ def divergence_ve(
             an unbiased estimate from so many products of the Jacobian with random vectors, to which
             `order` does not apply. The returned function then takes `key=`, a random key, which is
             not passed on to `fun`.
+        strict: raise `FallbackError` where a part of `fun` has no rule: an unknown primitive, or a
+            loop or branch that is differentiated as a whole. Without it such parts are opaque
+            linear maps, right but with less structure, and the log of "graphax_lapl" names them
+            once.
 
     Returns:
         A function with the signature of `fun` that returns the scalar
@@ -61,6 +66,7 @@ def divergence_ve(
             input's, and for a stochastic estimate without a key.
         InvalidTypeError: for arguments that cannot be differentiated.
         InvalidOrderError: for an order that does not fit the function.
+        FallbackError: with strict, naming the primitive and the line of the user's code.
 
     Example:
         >>> import jax.numpy as jnp
@@ -74,7 +80,7 @@ def divergence_ve(
     @functools.wraps(fun, updated=())
     def divergence(*args: Any, **kwargs: Any) -> Any:
         key = take_key(kwargs) if stochastic is not None else None
-        prepared = prepare(fun, args, kwargs, argnums, has_aux)
+        prepared = prepare(fun, args, kwargs, argnums, has_aux, strict=strict)
         _check_like(prepared)
         if stochastic is not None and key is not None:
             trace, values = _estimated(prepared, stochastic, key)

@@ -26,6 +26,7 @@ def hessve(
     argnums: int | Sequence[int] = 0,
     has_aux: bool = False,
     sparse_representation: bool = False,
+    strict: bool = False,
 ) -> Callable[..., Any]:
     """The Hessian of `fun`, with the sparsity that it has.
 
@@ -43,6 +44,10 @@ def hessve(
         has_aux: whether `fun` returns a pair `(value, aux)`.
         sparse_representation: leaves are `SparseJacobian`s, maps from the second argument's
             dimensions to those of the output and the first argument.
+        strict: raise `FallbackError` where a part of `fun` has no rule: an unknown primitive, a
+            loop or branch that is differentiated as a whole, or a second derivative without closed
+            form. Without it such parts are opaque linear maps or differentiated twice, right but
+            with less structure, and the log of "graphax_lapl" names them once.
 
     Returns:
         A function with the signature of `fun` that returns what `jax.hessian(fun, argnums,
@@ -53,6 +58,7 @@ def hessve(
         InvalidArgumentError: for argnums out of range or arguments without arrays.
         InvalidTypeError: for complex or integer arguments.
         InvalidOrderError: for an order that does not fit the function.
+        FallbackError: with strict, naming the primitive and the line of the user's code.
 
     Example:
         >>> import jax.numpy as jnp
@@ -65,7 +71,7 @@ def hessve(
 
     @functools.wraps(fun, updated=())
     def hessian(*args: Any, **kwargs: Any) -> Any:
-        prepared = prepare(fun, args, kwargs, argnums, has_aux, orders=2)
+        prepared = prepare(fun, args, kwargs, argnums, has_aux, 2, strict)
         traced = prepared.traced
         check_real_inputs(traced)
         plan = hessian_plan(prepared, order)

@@ -30,6 +30,7 @@ def jacve(
     has_aux: bool = False,
     count_ops: bool = False,
     sparse_representation: bool = False,
+    strict: bool = False,
 ) -> Callable[..., Any]:
     """The Jacobian of `fun`, accumulated by eliminating vertices in `order`.
 
@@ -46,6 +47,10 @@ def jacve(
         has_aux: whether `fun` returns a pair `(value, aux)`; aux is returned as it is.
         count_ops: also return the `OpCounts` of the accumulation.
         sparse_representation: leaves are `SparseJacobian`s instead of dense arrays.
+        strict: raise `FallbackError` where a part of `fun` has no rule: an unknown primitive, or a
+            loop or branch that is differentiated as a whole. Without it such parts are opaque
+            linear maps, right but with less structure, and the log of "graphax_lapl" names them
+            once.
 
     Returns:
         A function with the signature of `fun` that returns what `jax.jacrev(fun, argnums,
@@ -57,6 +62,7 @@ def jacve(
         InvalidArgumentError: for argnums out of range or arguments without arrays.
         InvalidTypeError: for inputs or outputs that cannot be differentiated.
         InvalidOrderError: for an order that does not fit the function.
+        FallbackError: with strict, naming the primitive and the line of the user's code.
 
     Example:
         >>> import jax.numpy as jnp
@@ -68,7 +74,7 @@ def jacve(
 
     @functools.wraps(fun, updated=())
     def jacobian(*args: Any, **kwargs: Any) -> Any:
-        prepared = prepare(fun, args, kwargs, argnums, has_aux)
+        prepared = prepare(fun, args, kwargs, argnums, has_aux, strict=strict)
         plan = plan_for(prepared, order)
         values, tree = _evaluate(prepared, plan, with_values=False, sparse=sparse_representation)
         results: list[Any] = [tree]
@@ -88,6 +94,7 @@ def value_and_jacve(
     has_aux: bool = False,
     count_ops: bool = False,
     sparse_representation: bool = False,
+    strict: bool = False,
 ) -> Callable[..., Any]:
     """Value and Jacobian of `fun` in one program, like `jax.value_and_grad`.
 
@@ -101,7 +108,7 @@ def value_and_jacve(
 
     @functools.wraps(fun, updated=())
     def value_and_jacobian(*args: Any, **kwargs: Any) -> Any:
-        prepared = prepare(fun, args, kwargs, argnums, has_aux)
+        prepared = prepare(fun, args, kwargs, argnums, has_aux, strict=strict)
         plan = plan_for(prepared, order)
         values, tree = _evaluate(prepared, plan, with_values=True, sparse=sparse_representation)
         count = prepared.traced.n_out

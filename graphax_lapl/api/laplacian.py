@@ -59,6 +59,7 @@ def laplacian_ve(
     seeds: Any = None,
     compress: bool = True,
     stochastic: Stochastic | None = None,
+    strict: bool = False,
 ) -> Callable[..., Any]:
     """The Laplacian `sum_ij A_ij d2 fun / dx_i dx_j` of every output of `fun`.
 
@@ -85,6 +86,10 @@ def laplacian_ve(
             so many products with the Hessian of a real scalar, to which `order` and `compress`
             do not apply. The returned function then takes `key=`, a random key, which is not
             passed on to `fun`. Not together with weights or seeds.
+        strict: raise `FallbackError` where a part of `fun` has no rule: an unknown primitive, a
+            loop or branch that is differentiated as a whole, or a second derivative without closed
+            form. Without it such parts are opaque linear maps or differentiated twice, right but
+            with less structure, and the log of "graphax_lapl" names them once.
 
     Returns:
         A function with the signature of `fun` that returns an array like every output leaf; with
@@ -96,6 +101,7 @@ def laplacian_ve(
         InvalidTypeError: for complex or integer arguments, and for weights or seeds that are not
             real numbers.
         InvalidOrderError: for an order that does not fit the function.
+        FallbackError: with strict, naming the primitive and the line of the user's code.
 
     Example:
         >>> import jax.numpy as jnp
@@ -117,7 +123,7 @@ def laplacian_ve(
     @functools.wraps(fun, updated=())
     def laplacian(*args: Any, **kwargs: Any) -> Any:
         key = take_key(kwargs) if stochastic is not None else None
-        prepared = prepare(fun, args, kwargs, argnums, has_aux, orders=2)
+        prepared = prepare(fun, args, kwargs, argnums, has_aux, 2, strict)
         traced = prepared.traced
         check_real_inputs(traced)
         if isinstance(stochastic, HutchPlusPlus) and key is not None:
@@ -284,7 +290,10 @@ class LaplacianResult:
 
 
 def forward_laplacian(
-    fun: Callable[..., Any], order: Any = "auto", argnums: int | Sequence[int] = 0
+    fun: Callable[..., Any],
+    order: Any = "auto",
+    argnums: int | Sequence[int] = 0,
+    strict: bool = False,
 ) -> Callable[..., Any]:
     """Value, Jacobian and Laplacian of every output of `fun` in one program.
 
@@ -292,6 +301,7 @@ def forward_laplacian(
         fun: as for `laplacian_ve`.
         order: as for `laplacian_ve`.
         argnums: as for `laplacian_ve`.
+        strict: as for `laplacian_ve`.
 
     Returns:
         A function with the signature of `fun` that returns a `LaplacianResult` in the place of
@@ -301,12 +311,13 @@ def forward_laplacian(
         InvalidArgumentError: for argnums out of range.
         InvalidTypeError: for complex or integer arguments.
         InvalidOrderError: for an order that does not fit the function.
+        FallbackError: with strict, naming the primitive and the line of the user's code.
     """
     check_callable(fun)
 
     @functools.wraps(fun, updated=())
     def value_jacobian_laplacian(*args: Any, **kwargs: Any) -> Any:
-        prepared = prepare(fun, args, kwargs, argnums, orders=2)
+        prepared = prepare(fun, args, kwargs, argnums, orders=2, strict=strict)
         traced = prepared.traced
         check_real_inputs(traced)
         if follows_rules_of_rules(prepared):

@@ -22,10 +22,12 @@ from ..graph.keys import Unstable, listing_key
 from ..graph.listing import Listing
 from ..graph.tracing import Traced, trace
 from ..rules import treatment
+from ..rules.custom import registry_version
 from ..rules.lowering import lower
 from ..rules.second_order import SecondOrderGraph, lower_second_order
 from .compressed import cheaper_compressed, compressed_plan
 from .compression import COMPRESSED_ORDERS, Compressed
+from .fallbacks import Fallback, announce, noted_fallbacks, refuse
 from .orders import EliminationOrder, resolve_order
 from .plan import Plan
 
@@ -35,6 +37,9 @@ __all__ = ["Prepared", "clear_caches", "plan_for", "prepare", "programmed"]
 AUTO_ORDERS = ("reverse", "forward", "markowitz", "eliad")
 #: The primitive that `Prepared.second_choices` is about.
 WINDOWED = "conv_general_dilated"
+#: Why a second derivative is not accumulated on the function's own graph.
+NO_SECOND_ORDER = "its second derivative has no closed form and is taken by differentiating twice"
+RULES_OF_RULES = "a custom derivative rule says that a moving value does not move"
 #: Plans kept per process.
 MAX_PLANS = 512
 
@@ -106,7 +111,22 @@ class Prepared:
             traced = self.traced
             return lowering(self.listing, traced.differentiated, self.active_outputs, traced.name)
 
-        return make() if self.key is None else _graphs.get(self.key, make)
+        lowered = make() if self.key is None else _graphs.get(self.key, make)
+        announce(noted_fallbacks(self.listing, lowered.listing))
+        return lowered
+
+    def fallbacks(self) -> list[Fallback]:
+        """The places where no rule applies, those of second order included."""
+        found = noted_fallbacks(self.listing, self.graph.listing)
+        if self.orders == 1:
+            return found
+        if self.listing.disagrees:
+            found.append(Fallback("custom_jvp", self.traced.name, RULES_OF_RULES))
+        makers = {equation.outputs: equation for equation in self.listing.equations}
+        for item in self.second.opaque:
+            equation = makers[item.equation.outputs]
+            found.append(Fallback(equation.name, equation.source, NO_SECOND_ORDER))
+        return found
 
 
 class _Cache:
@@ -147,14 +167,20 @@ def prepare(
     argnums: int | Sequence[int],
     has_aux: bool = False,
     orders: int = 1,
+    strict: bool = False,
 ) -> Prepared:
-    """Trace and inline one call of `fun`, to be differentiated once or twice."""
+    """Trace and inline one call of `fun`, to be differentiated once or twice.
+
+    Raises:
+        FallbackError: with `strict`, where a part of `fun` has no rule.
+    """
     traced = trace(fun, args, kwargs, argnums, has_aux)
     listing, active = flatten_jaxpr(traced.closed, traced.differentiated, treatment, orders)
     key: Hashable | None
     try:
         key = (
             orders,
+            registry_version(),
             listing_key(listing),
             tuple(traced.differentiated),
             tuple(active),
@@ -163,7 +189,10 @@ def prepare(
         )
     except Unstable:
         key = None
-    return Prepared(traced, listing, active[: traced.n_out], key, orders)
+    prepared = Prepared(traced, listing, active[: traced.n_out], key, orders)
+    if strict:
+        refuse(prepared.fallbacks(), traced.name)
+    return prepared
 
 
 def plan_for(prepared: Prepared, order: Any) -> Plan:

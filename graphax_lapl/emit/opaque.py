@@ -13,6 +13,7 @@ from jax import Array, lax
 
 from ..edges.operations import ApplyOpaque, MaterializeOpaque
 from ..program.instructions import CurvatureInstruction
+from ..rules.opaque import needs_all_tangents
 from ..rules.site import OpaqueMap
 
 __all__ = ["LinearMap", "apply_opaque", "materialize_opaque", "second_derivative"]
@@ -29,12 +30,22 @@ class LinearMap:
             for value, type_ in zip(values, types, strict=True)
         ]
 
-    def along(self, x: Array) -> Array:
-        """The output as a function of the input."""
+        self.moving = [reference.into]
+        if not reference.slot and needs_all_tangents(reference.equation):
+            self.moving += [k for k in _differentiable(self.values) if k != reference.into]
+
+    def along(self, *moving: Array) -> Array:
+        """The output as a function of the input, and of the operands that move with zero."""
         reference = self.reference
         values = list(self.values)
-        values[reference.into] = x
+        for position, value in zip(self.moving, moving, strict=True):
+            values[position] = value
         return reference.equation.evaluate(*values)[reference.out]
+
+    @property
+    def points(self) -> tuple[Array, ...]:
+        """Values of the operands that `along` takes."""
+        return tuple(self.values[k] for k in self.moving)
 
     @property
     def point(self) -> Array:
@@ -45,19 +56,29 @@ class LinearMap:
         """Push tangents of shape `(count, *batch, *in core)` forward."""
         reference = self.reference
         unpack = _layout(reference.batch_in, self.point.ndim)
-        moved = _permute(tangents, unpack)
+        moved = _permute(tangents, unpack).astype(self.point.dtype)
+        packed = _packed(reference.batch_out, len(reference.batch_out) + reference.opaque.outputs)
+        if reference.slot:
+            return _permute(jax.vmap(self.along)(moved), packed)
+        still = tuple(jnp.zeros_like(value) for value in self.points[1:])
         _, pushed = jax.vmap(
-            lambda t: jax.jvp(self.along, (self.point,), (t,)), out_axes=(None, 0)
-        )(moved.astype(self.point.dtype))
-        return _permute(pushed, _packed(reference.batch_out, pushed.ndim - 1))
+            lambda t: jax.jvp(self.along, self.points, (t, *still)), out_axes=(None, 0)
+        )(moved)
+        return _permute(pushed, packed)
 
     def pull(self, cotangents: Array) -> Array:
         """Pull cotangents of shape `(count, *batch, *out core)` back."""
         reference = self.reference
-        out, pull = jax.vjp(self.along, self.point)
+        out, pull = jax.vjp(self.along, *self.points)
         moved = _permute(cotangents, _layout(reference.batch_out, out.ndim))
         pulled = jax.vmap(lambda c: pull(c)[0])(moved.astype(out.dtype))
         return _permute(pulled, _packed(reference.batch_in, pulled.ndim - 1))
+
+
+def _differentiable(values: Sequence[Any]) -> list[int]:
+    return [
+        k for k, value in enumerate(values) if jnp.issubdtype(jnp.result_type(value), jnp.inexact)
+    ]
 
 
 def _packed(batch: Sequence[int], rank: int) -> list[int]:
@@ -127,6 +148,13 @@ def second_derivative(instruction: CurvatureInstruction, operands: Sequence[Arra
             if array is not None
         ]
 
+    if needs_all_tangents(instruction.equation):
+        # Zero columns for the operands that do not move.
+        shape = columns.shape[columns.ndim - instruction.rank :]
+        for k in _differentiable(values):
+            still = jnp.zeros((*values[k].shape, *shape), values[k].dtype)
+            if changes[k] is None and instruction.present[k]:
+                changes[k] = still
     chosen = [k for k, array in enumerate(tangents) if array is not None]
     moved = [k for k, array in enumerate(changes) if array is not None]
 

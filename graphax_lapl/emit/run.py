@@ -38,7 +38,8 @@ def run_program(program: Program, inputs: Sequence[Any], hold: Collection[int] =
     """
     slots: list[Any] = [None] * len(program.slots)
     for slot, value in zip(program.inputs, inputs, strict=True):
-        slots[slot] = value
+        # Constants of a trace may be arrays of other kinds, without the methods of JAX's.
+        slots[slot] = value if isinstance(value, jax.Array) else jnp.asarray(value)
     # Derivative rules of JAX mix dtypes in places; the user's strictness is about the user's code.
     with jax.numpy_dtype_promotion("standard"):
         for instruction in program.instructions:

@@ -17,9 +17,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import dtypes
+from jax import dtypes, lax
+from jax.extend.core import jaxpr_as_fun
 
-from .listing import Atom, Constant, Equation, Listing, Variable
+from .listing import Atom, Constant, Equation, Listing, Variable, scan_counts
 
 __all__ = ["Treatment", "flatten_jaxpr"]
 
@@ -55,8 +56,8 @@ MOVES = frozenset(
 SCALINGS = frozenset({"neg", "abs", "convert_element_type", "div", "sqrt", "copy"})
 
 #: What to do with an equation on an active input: keep it ("rule", or "rule:name" for a call that
-#: is recognised as a whole), inline its tangent program ("linearize"), or keep it as an opaque
-#: linear map ("opaque").
+#: is recognised as a whole), inline its tangent program ("linearize"), its body ("inline") or its
+#: steps ("unroll"), or keep it as an opaque linear map ("opaque").
 KNOWN_CALL = "rule:"
 Treatment = Callable[[Any, dict[str, Any], tuple[str, ...]], str]
 
@@ -87,6 +88,7 @@ class _Inliner:
         self.seen: dict[Hashable, tuple[int, ...]] = {}
         # Where an inlined tangent program comes from: its own lines mean nothing to the user.
         self.origin: Any = None
+        self.callers: tuple[Any, ...] = ()
         # For variables after a function with its own rule: the one that its value moves with.
         self.shadows: dict[int, Atom] = {}
 
@@ -124,8 +126,11 @@ class _Inliner:
     ) -> list[_Reference]:
         name, params = equation.primitive.name, equation.params
         active = any(reference.active for reference in inputs)
-        if name in INLINED_CALLS:
-            return self.nested(params[INLINED_CALLS[name]], inputs, stack)
+        if name in INLINED_CALLS and not (active and self.has_rule(equation, inputs)):
+            outer, self.callers = self.callers, (equation.source_info, *self.callers)
+            results = self.nested(params[INLINED_CALLS[name]], inputs, stack)
+            self.callers = outer
+            return results
         if name in CUSTOM_CALLS and not active:
             return self.nested(params[CUSTOM_CALLS[name]], inputs, stack)
         if name == "cond":
@@ -143,11 +148,19 @@ class _Inliner:
             # A linear primitive may stand in its own tangent program, applied to the tangents.
             above = stack if any(reference.tangent for reference in inputs) else ()
             how = self.treatment(equation.primitive, params, above)
+            if how == "unroll" and not equation.effects:
+                return self.unroll(equation, inputs, stack)
             if how == "linearize":
                 return self.linearize(equation, inputs, stack)
             if how.startswith(KNOWN_CALL):
                 return self.append(equation, inputs, how.removeprefix(KNOWN_CALL))
         return self.append(equation, inputs)
+
+    def has_rule(self, equation: Any, inputs: list[_Reference]) -> bool:
+        """Whether a call is one vertex because its function has a rule; not on tangents."""
+        if any(reference.tangent for reference in inputs):
+            return False
+        return self.treatment(equation.primitive, equation.params, ()) == "rule"
 
     def append(
         self, equation: Any, inputs: list[_Reference], known_as: str | None = None
@@ -173,6 +186,7 @@ class _Inliner:
                     self.origin or equation.source_info,
                     bool(equation.effects),
                     known_as,
+                    self.callers,
                 )
             )
             if key is not None:
@@ -227,6 +241,7 @@ class _Inliner:
                 active,
                 self.origin or equation.source_info,
                 known_as=known_as,
+                callers=self.callers,
             )
         )
         for output, twin in zip(outputs, twins, strict=True):
@@ -274,6 +289,37 @@ class _Inliner:
             self.listing.known[new] = np.asarray(value)
             references.append(_Reference(new))
         return references
+
+    def unroll(
+        self, equation: Any, inputs: list[_Reference], stack: tuple[str, ...]
+    ) -> list[_Reference]:
+        """Replace a `scan` by its steps."""
+        params = equation.params
+        counts = scan_counts(params)
+        assert counts is not None
+        constants, carries = counts
+        body = jaxpr_as_fun(params["jaxpr"])
+        order = range(params["length"])
+
+        def steps(*values: Any) -> list[Any]:
+            carry = list(values[constants : constants + carries])
+            stacked: dict[int, list[Any]] = {}
+            for step in reversed(order) if params["reverse"] else order:
+                rows = [lax.index_in_dim(x, step, 0, False) for x in values[constants + carries :]]
+                results = body(*values[:constants], *carry, *rows)
+                carry = results[:carries]
+                stacked[step] = [lax.expand_dims(y, [0]) for y in results[carries:]]
+            columns = zip(*(stacked[step] for step in order), strict=True)
+            return [*carry, *(lax.concatenate(column, 0) for column in columns)]
+
+        with equation.ctx.manager:
+            traced = jax.make_jaxpr(steps)(
+                *(_aval(self.listing.type_of(reference.atom)) for reference in inputs)
+            )
+        outer, self.origin = self.origin, self.origin or equation.source_info
+        results = self.nested(traced, inputs, stack)
+        self.origin = outer
+        return results
 
     def linearize(
         self, equation: Any, inputs: list[_Reference], stack: tuple[str, ...]

@@ -9,7 +9,7 @@ import numpy as np
 
 from .listing import Constant, Listing
 
-__all__ = ["Unstable", "listing_key"]
+__all__ = ["Unstable", "jaxpr_key", "listing_key"]
 
 
 class Unstable(Exception):
@@ -53,7 +53,7 @@ def _atom(atom: Any) -> Hashable:
 
 def _key(value: Any) -> Hashable:
     if hasattr(value, "eqns") or hasattr(value, "jaxpr"):
-        return _jaxpr_key(value)
+        return jaxpr_key(value)
     if isinstance(value, np.ndarray | np.generic) or hasattr(value, "addressable_shards"):
         try:
             array = np.asarray(value)
@@ -73,7 +73,12 @@ def _key(value: Any) -> Hashable:
     return (type(value).__name__, value)
 
 
-def _jaxpr_key(jaxpr: Any) -> Hashable:
+def jaxpr_key(jaxpr: Any) -> Hashable:
+    """A key under which two jaxprs, closed or open, coincide where they compute the same.
+
+    Raises:
+        Unstable: where an equation's parameters hold Python functions.
+    """
     constants = tuple(_key(value) for value in getattr(jaxpr, "consts", ()))
     jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
     names: dict[Any, int] = {}

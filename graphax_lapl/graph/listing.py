@@ -8,14 +8,22 @@ but no value.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from jax.extend import source_info_util
 
-__all__ = ["Atom", "Constant", "Equation", "Listing", "Variable"]
+__all__ = [
+    "Atom",
+    "Constant",
+    "Equation",
+    "Listing",
+    "Variable",
+    "nested_primitives",
+    "scan_counts",
+]
 
 
 @dataclass(frozen=True)
@@ -77,6 +85,7 @@ class Equation:
         source_info: where in the user's code it stands.
         effects: whether it does more than compute its outputs (prints, callbacks).
         known_as: name of a call that was recognised and has a rule as a whole, e.g. "slogdet".
+        callers: where the calls stand that it was inlined from, innermost first.
     """
 
     primitive: Any
@@ -88,6 +97,7 @@ class Equation:
     source_info: Any = None
     effects: bool = False
     known_as: str | None = None
+    callers: tuple[Any, ...] = ()
 
     @property
     def name(self) -> str:
@@ -97,9 +107,12 @@ class Equation:
     @property
     def source(self) -> str:
         """`file:line (function)` in the user's code."""
-        if self.source_info is None:
-            return ""
-        return source_info_util.summarize(self.source_info)
+        # Inside of a function of JAX there is no line of the user's; the call has one.
+        for info in (self.source_info, *self.callers):
+            found = source_info_util.summarize(info) if info is not None else ""
+            if found:
+                return found
+        return ""
 
     def evaluate(self, *values: Any) -> Sequence[Any]:
         """Bind the primitive on values (arrays or tracers); always returns a sequence."""
@@ -107,6 +120,32 @@ class Equation:
         with self.context.manager:
             result = self.primitive.bind(*values, **params)
         return result if self.primitive.multiple_results else [result]
+
+
+def nested_primitives(params: dict[str, Any]) -> Iterator[str]:
+    """Names of all primitives in the jaxprs that an equation's parameters hold."""
+    stack: list[Any] = list(params.values())
+    while stack:
+        value = stack.pop()
+        if isinstance(value, tuple | list):
+            stack.extend(value)
+        equations = getattr(getattr(value, "jaxpr", value), "eqns", ())
+        for equation in equations:
+            yield str(equation.primitive.name)
+            stack.extend(equation.params.values())
+
+
+def scan_counts(params: dict[str, Any]) -> tuple[int, int] | None:
+    """How many constants and carries a `scan` has; None where its parameters do not tell.
+
+    JAX 0.12 keeps the three groups of inputs as a tree of leaves, earlier versions their numbers.
+    """
+    if "num_consts" in params and "num_carry" in params:
+        return params["num_consts"], params["num_carry"]
+    groups = [len(group) for group in getattr(params.get("ft_in"), "elts", ())]
+    if len(groups) != 3 or sum(groups) != len(params["jaxpr"].jaxpr.invars):
+        return None
+    return groups[0], groups[1]
 
 
 @dataclass
@@ -130,6 +169,7 @@ class Listing:
         whole_windows: whether convolutions are taken as opaque maps, for inputs so small that their
             Jacobians fill up anyway.
         disagrees: whether a function's own rule says that its value, which moves, does not.
+        fallbacks: by the first output of an equation, why its partials are one opaque map.
     """
 
     variables: list[Variable] = field(default_factory=list)
@@ -146,6 +186,7 @@ class Listing:
     moves_with: dict[int, int] = field(default_factory=dict)
     disagrees: bool = False
     whole_windows: bool = False
+    fallbacks: dict[int, str] = field(default_factory=dict)
 
     def new(self, variable: Variable) -> int:
         """Add a variable."""

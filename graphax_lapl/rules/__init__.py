@@ -3,6 +3,8 @@
 from . import (
     complex_numbers,
     contraction,
+    control_flow,
+    custom,
     elementwise,
     indexing,
     opaque,
@@ -25,6 +27,8 @@ __all__ = [
     "Site",
     "complex_numbers",
     "contraction",
+    "control_flow",
+    "custom",
     "defrule",
     "elementwise",
     "fallback",

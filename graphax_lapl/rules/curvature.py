@@ -109,7 +109,7 @@ def _opaque(site: Site) -> OpaqueCurvature:
 
 def _closed_forms(site: Site) -> dict[int, list[Curvature]]:
     listing, equation = site.listing, site.equation
-    rule = find_rule(equation.name) or fallback
+    rule = find_rule(equation) or fallback
     result: dict[int, list[Curvature]] = {}
     for k, output in enumerate(equation.outputs):
         if output not in listing.active:
@@ -144,6 +144,8 @@ def _is_fixed(reference: Reference | None, listing: Listing) -> bool:
             _is_fixed(argument, listing) for argument in reference.arguments
         )
     if isinstance(reference, OpaqueMap):
+        if reference.slot:
+            return all(a is None or _is_fixed(a, listing) for a in reference.arguments)
         return reference.equation.name in LINEAR and all(
             _is_fixed(argument, listing)
             for place, argument in enumerate(reference.arguments)

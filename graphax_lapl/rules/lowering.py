@@ -88,7 +88,7 @@ def local_partials(
         if not any(equation.active):
             continue
         site = Site(listing, equation)
-        rule = find_rule(equation.name) or fallback
+        rule = find_rule(equation) or fallback
         for k, output in enumerate(equation.outputs):
             if output not in listing.active:
                 continue

@@ -7,20 +7,21 @@ primitive.
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 from ..graph.inline import KNOWN_CALL
+from ..graph.listing import Equation, nested_primitives, scan_counts
 from .determinants import known_call
-from .registry import RULES, defrule
+from .registry import CALLS, RULES, defrule, find_user_rule
 from .site import Piece, Site
 
-__all__ = ["fallback", "treatment"]
+__all__ = ["AS_A_WHOLE", "NO_RULE", "fallback", "needs_all_tangents", "treatment"]
 
-logger = logging.getLogger("graphax_lapl")
-
-#: Loops and branches: differentiated as a whole.
-CONTROL_FLOW = ("scan", "cond", "while", "shard_map")
+#: Why a loop or branch is opaque.
+AS_A_WHOLE = "a nested program, differentiated as a whole"
+#: Short loops are written out: at most so many steps, and so many equations.
+MAX_STEPS = 8
+MAX_UNROLLED = 200
 #: Linear algebra on the last one or two dimensions, diagonal along the leading ones.
 MATRIX_FUNCTIONS = (
     "cholesky",
@@ -57,10 +58,12 @@ SELECTIONS = (
 )
 
 
-@defrule(*CONTROL_FLOW, *SELECTIONS)
+@defrule("shard_map", *SELECTIONS)
 def _whole(site: Site, i: int, k: int) -> list[Piece]:
     """The whole equation as one linear map."""
-    return site.opaque(i, k, reverse=site.name != "while")
+    if site.name == "shard_map":
+        site.note(AS_A_WHOLE)
+    return site.opaque(i, k)
 
 
 @defrule("custom_vjp_call")
@@ -90,31 +93,58 @@ def _fft(site: Site, i: int, k: int) -> list[Piece]:
 #: Linear solves appear in their own tangent programs, and are opaque there by design.
 EXPECTED = frozenset({"custom_linear_solve"})
 
-_announced: set[str] = set()
+#: Why a primitive without a rule is opaque.
+NO_RULE = "no rule"
 
 
 def fallback(site: Site, i: int, k: int) -> list[Piece]:
-    """What has no rule: opaque, and said once in the log."""
-    if site.name not in _announced and site.name not in EXPECTED:
-        _announced.add(site.name)
-        logger.warning(
-            "No partial for primitive '%s' (%s): treated as an opaque linear map.",
-            site.name,
-            site.equation.source,
-        )
+    """What has no rule: opaque, and noted."""
+    if site.name not in EXPECTED:
+        site.note(NO_RULE)
     return site.opaque(i, k)
+
+
+#: Primitives whose derivative in JAX does not accept every choice of moving operands.
+PARTIAL_TANGENTS = frozenset({"custom_linear_solve"})
+
+
+def needs_all_tangents(equation: Equation) -> bool:
+    """Whether JAX's derivative of an equation breaks where only some of its operands move.
+
+    `custom_linear_solve` computes with the absent tangent of its right-hand side when only the
+    factors that it solves with have one. JAX never asks for that; one operand at a time does, also
+    of a loop or branch around it. With tangents that are zero numbers everything is defined.
+    """
+    return equation.name in PARTIAL_TANGENTS or any(
+        name in PARTIAL_TANGENTS for name in nested_primitives(equation.params)
+    )
+
+
+def _is_short(params: dict[str, Any]) -> bool:
+    """Whether a loop that carries something is shorter than its derivative as a whole is wide."""
+    steps, counts = params["length"], scan_counts(params)
+    if counts is None or counts[1] == 0 or not 0 < steps <= MAX_STEPS:
+        return False
+    return steps * sum(1 for _ in nested_primitives(params)) <= MAX_UNROLLED
 
 
 def treatment(primitive: Any, params: dict[str, Any], stack: tuple[str, ...]) -> str:
     """What inlining does with an equation on an active input.
 
     A primitive with a rule is kept. One without is replaced by its tangent program, unless that
-    program contains the same primitive again: then it is linear, and opaque.
+    program contains the same primitive again: then it is linear, and opaque. A call of a function
+    without a rule is replaced by the function's body.
     """
+    if primitive.name == "scan" and _is_short(params):
+        return "unroll"
     name = str(primitive.name)
+    if find_user_rule(primitive, params) is not None:
+        return "rule"
     known = known_call(name, params)
     if known is not None:
         return KNOWN_CALL + known
     if name in RULES:
         return "rule"
+    if name in CALLS:
+        return "inline"
     return "opaque" if name in stack else "linearize"

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
+from ..graph.listing import Equation
 from .site import Piece, Site
 
-__all__ = ["RULES", "Rule", "defrule", "find_rule"]
+__all__ = [
+    "CALLS",
+    "CALL_RULES",
+    "RULES",
+    "USER_RULES",
+    "Rule",
+    "defrule",
+    "find_rule",
+    "find_user_rule",
+]
 
 #: `rule(site, i, k)`: the partial of output k with respect to input i, as a sum of pieces.
 Rule = Callable[[Site, int, int], list[Piece]]
 
 RULES: dict[str, Rule] = {}
+#: Names of the primitive that calls a jitted function.
+CALLS = frozenset({"jit", "pjit"})
 
 
 def defrule(*names: str) -> Callable[[Rule], Rule]:
@@ -25,6 +38,24 @@ def defrule(*names: str) -> Callable[[Rule], Rule]:
     return register
 
 
-def find_rule(name: str) -> Rule | None:
-    """The rule of a primitive or recognised call, None where there is none."""
-    return RULES.get(name)
+#: Rules of users, by primitive; they go before those of the package.
+USER_RULES: dict[Any, Rule] = {}
+#: Rules of users for functions: finds the one of a call from its parameters.
+CALL_RULES: list[Callable[[dict[str, Any]], Rule | None]] = []
+
+
+def find_user_rule(primitive: Any, params: dict[str, Any]) -> Rule | None:
+    """The rule of a user, None where there is none."""
+    if primitive in USER_RULES:
+        return USER_RULES[primitive]
+    if primitive.name in CALLS:
+        for find in CALL_RULES:
+            rule = find(params)
+            if rule is not None:
+                return rule
+    return None
+
+
+def find_rule(equation: Equation) -> Rule | None:
+    """The rule of an equation or recognised call, None where there is none."""
+    return find_user_rule(equation.primitive, equation.params) or RULES.get(equation.name)

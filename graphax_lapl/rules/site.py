@@ -79,6 +79,7 @@ class OpaqueMap:
         batch_in: dimensions of the input along which the map is diagonal.
         batch_out: the same dimensions of the output.
         arguments: references of all inputs; None where a linear equation has no value.
+        slot: whether the map is the equation itself, with the tangent in the place of the input.
     """
 
     equation: Equation
@@ -88,6 +89,7 @@ class OpaqueMap:
     batch_in: tuple[int, ...]
     batch_out: tuple[int, ...]
     arguments: tuple[Reference | None, ...]
+    slot: bool = False
 
 
 Reference = Primal | Known | Local | OpaqueMap
@@ -248,6 +250,10 @@ class Site:
             raise InternalError(f"'{self.name}' joins shapes {shape} and {out}.")
         return [constant(0) if size == 1 else label(d) for d, size in enumerate(shape)]
 
+    def note(self, reason: str) -> None:
+        """Note that the equation has no rule of its own here, and why."""
+        self.listing.fallbacks[self.equation.outputs[0]] = reason
+
     def opaque(
         self,
         i: int,
@@ -257,8 +263,13 @@ class Site:
         forward: bool = True,
         reverse: bool = True,
         work: int | None = None,
+        slot: str = "",
     ) -> list[Piece]:
-        """The partial as an opaque linear map, diagonal along the given pairs of dimensions."""
+        """The partial as an opaque linear map, diagonal along the given pairs of dimensions.
+
+        With `slot`, the map is the equation itself with the tangent as input `i`: the others as
+        they are ("each": linear in every input), or zero ("joint": linear in all of them together).
+        """
         complex_in, complex_out = self.inputs[i].is_complex, self.outputs[k].is_complex
         if complex_in and complex_out and self.name not in HOLOMORPHIC:
             raise self._complex_error()
@@ -278,11 +289,13 @@ class Site:
         sizes += [shape_in[d] for d in core_in]
         opaque = Opaque(len(batch_in), len(core_out), forward, reverse, work)
         arguments = tuple(
-            None if self.listing.value(atom) is None else self._reference(atom)
-            for atom in self.equation.inputs
+            None
+            if self.listing.value(atom) is None or (slot and (slot == "joint" or place == i))
+            else self._reference(atom)
+            for place, atom in enumerate(self.equation.inputs)
         )
         reference = OpaqueMap(
-            self.equation, i, k, opaque, tuple(batch_in), tuple(batch_out), arguments
+            self.equation, i, k, opaque, tuple(batch_in), tuple(batch_out), arguments, bool(slot)
         )
         factor = Factor(tuple(axes_of(len(sizes))), tuple(sizes), opaque=opaque)
         return self.piece(

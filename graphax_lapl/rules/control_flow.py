@@ -1,0 +1,191 @@
+"""Loops and branches: along which dimensions their derivative is diagonal.
+
+A loop is one opaque linear map from each input to each output. Where the body treats the entries
+along some dimension independently of one another, so does the loop, and the map is diagonal along
+that dimension. This is found as the greatest fixed point: suppose that an input moves along
+position p of its dimension d; which dimensions of a value then hold changes at position p only? The
+local structures of the body's equations say so, and what a carry holds has to hold again when it
+comes around. Where no path leads from an input to an output, there is no derivative.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from jax import dtypes
+
+from ..edges.terms import Structure
+from ..edges.unify import Unsolvable
+from ..errors import GraphaxLaplError
+from ..graph.inline import flatten_jaxpr
+from ..graph.listing import Equation, scan_counts
+from .lowering import local_partials
+from .opaque import AS_A_WHOLE, treatment
+from .registry import defrule
+from .site import Piece, Site
+
+__all__ = ["diagonal_pairs"]
+
+#: For a value that an input moves: dimensions that hold the input's position.
+Aligned = frozenset[int]
+
+
+class Body:
+    """The local structures of a nested jaxpr."""
+
+    def __init__(self, closed: Any):
+        """Inline the jaxpr and ask the rules about its equations."""
+        variables = [variable.aval for variable in closed.jaxpr.invars]
+        moving = [_is_inexact(aval) for aval in variables]
+        self.listing, self.active = flatten_jaxpr(closed, moving, treatment)
+        arrows, _ = local_partials(self.listing)
+        self.arrows: list[tuple[int, int, Structure]] = [
+            (u, v, arrow.recipe.result)
+            for (u, v), arrow in sorted(arrows.items(), key=lambda item: item[0][1])
+            if arrow.recipe.result is not None
+        ]
+        self.inputs = [self.listing.vertex(variable) for variable in self.listing.inputs]
+        self.outputs = [
+            self.listing.vertex(atom) if active and isinstance(atom, int) else None
+            for atom, active in zip(self.listing.outputs, self.active, strict=True)
+        ]
+
+    def shape(self, k: int) -> tuple[int, ...]:
+        """Shape of an output."""
+        return self.listing.type_of(self.listing.outputs[k]).shape
+
+    def push(self, starts: dict[int, Aligned]) -> dict[int, Aligned]:
+        """Aligned dimensions of the outputs that are reached, from those of inputs that move."""
+        held = {self.inputs[position]: aligned for position, aligned in starts.items()}
+        for u, v, structure in self.arrows:
+            if u not in held:
+                continue
+            reached = frozenset(out for into in held[u] for out in _partners(structure, into))
+            held[v] = held[v] & reached if v in held else reached
+        return {
+            k: held[variable]
+            for k, variable in enumerate(self.outputs)
+            if variable is not None and variable in held
+        }
+
+
+def _is_inexact(aval: Any) -> bool:
+    return hasattr(aval, "dtype") and bool(dtypes.issubdtype(aval.dtype, np.inexact))
+
+
+@lru_cache(maxsize=4096)
+def _partners(structure: Structure, into: int) -> frozenset[int]:
+    """Dimensions of the output that are at the position of the input along `into`."""
+    rank = len(structure.out_shape)
+    return frozenset(
+        out
+        for out in range(rank)
+        if all(term.out[out] == term.into[into] for term in structure.terms)
+    )
+
+
+#: For each input and output that it reaches: pairs of dimensions along which a map is diagonal.
+Pairs = dict[tuple[int, int], tuple[tuple[int, int], ...]]
+
+
+@lru_cache(maxsize=512)
+def diagonal_pairs(equation: Equation) -> Pairs | None:
+    """What is known of the maps of a `scan`, `while` or `cond`; None where nothing is."""
+    find = {"scan": _scan, "while": _while, "cond": _cond}[equation.name]
+    try:
+        return find(equation.params)
+    except (GraphaxLaplError, NotImplementedError, Unsolvable):
+        return None  # an operation inside has no structure on its own; the whole may be fine
+
+
+def _scan(params: dict[str, Any]) -> Pairs | None:
+    counts = scan_counts(params)
+    if counts is None:
+        return None
+    body = Body(params["jaxpr"])
+    constants, carries = counts
+    found = _fixed_points(body, constants, carries)
+    result = {}
+    for (i, k), pairs in found.items():
+        mapped, stacked = i >= constants + carries, k >= carries
+        # Along the steps too, where nothing is carried from one to the next.
+        apart = mapped and stacked and not any((i, other) in found for other in range(carries))
+        shifted = [(d + mapped, e + stacked) for d, e in pairs]
+        result[i, k] = tuple([(0, 0)] * apart + shifted)
+    return result
+
+
+def _while(params: dict[str, Any]) -> Pairs:
+    constants, skipped = params["body_nconsts"], params["cond_nconsts"]
+    body = Body(params["body_jaxpr"])
+    found = _fixed_points(body, constants, len(body.outputs))
+    return {(i + skipped, k): pairs for (i, k), pairs in found.items()}
+
+
+def _cond(params: dict[str, Any]) -> Pairs:
+    joined: Pairs = {}
+    for branch in params["branches"]:
+        body = Body(branch)
+        for pair, dims in _fixed_points(body, len(body.inputs), 0).items():
+            shifted = (pair[0] + 1, pair[1])
+            known = joined.get(shifted, dims)
+            joined[shifted] = tuple(d for d in dims if d in known)
+    return joined
+
+
+def _fixed_points(body: Body, constants: int, carries: int) -> Pairs:
+    """Diagonal pairs of dimensions of the body's inputs and outputs, carries included.
+
+    Inputs are (constants, carries, the rest), outputs (carries, the rest). A carry is also an
+    output when nothing is done to it: the loop may take no step.
+    """
+    result: dict[tuple[int, int], dict[int, int]] = {}
+    for i, variable in enumerate(body.inputs):
+        type_ = body.listing.variables[variable]
+        if not _is_inexact(type_):
+            continue
+        for k in _reached(body, i, frozenset(), constants, carries):
+            result[i, k] = {}
+        for d, size in enumerate(type_.shape):
+            if size == 1:
+                continue
+            for k, aligned in _reached(body, i, frozenset({d}), constants, carries).items():
+                taken, shape = result[i, k], body.shape(k)
+                free = [e for e in sorted(aligned - {*taken.values()}) if shape[e] == size]
+                if free:
+                    taken[d] = free[0]
+    return {pair: tuple(dims.items()) for pair, dims in result.items()}
+
+
+def _reached(
+    body: Body, i: int, start: Aligned, constants: int, carries: int
+) -> dict[int, Aligned]:
+    """Aligned dimensions of the outputs that input `i` reaches, in any number of steps."""
+    held = {i: start}
+    while True:
+        out = body.push(held)
+        before = dict(held)
+        for k, aligned in out.items():
+            place = constants + k
+            if k < carries:
+                held[place] = held[place] & aligned if place in held else aligned
+        if held == before:
+            break
+    if constants <= i < constants + carries:
+        k = i - constants  # no step at all
+        out[k] = out[k] & start if k in out else start
+    return out
+
+
+@defrule("scan", "while", "cond")
+def _loop(site: Site, i: int, k: int) -> list[Piece]:
+    """One map per pair of input and output, diagonal where the body is."""
+    found = diagonal_pairs(site.equation)
+    pairs = () if found is None else found.get((i, k))
+    if pairs is None:
+        return []
+    site.note(AS_A_WHOLE)
+    batch_in, batch_out = [d for d, _ in pairs], [e for _, e in pairs]
+    return site.opaque(i, k, batch_in, batch_out, reverse=site.name != "while")

@@ -1,0 +1,150 @@
+"""Loops and branches keep the sparsity that their bodies have."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from graphax_lapl import computational_graph, hessve, jacve, laplacian_ve
+from tests.checks import ORDERS, assert_same
+
+X = np.linspace(0.2, 1.3, 12).reshape(3, 4)
+LONG = 20
+
+
+def elementwise_scan(x: Any) -> Any:
+    return lax.scan(lambda c, t: (jnp.sin(c) + t * c, jnp.cos(c)), x, np.linspace(0, 1, LONG))[0]
+
+
+def row_scan(x: Any) -> Any:
+    """Rows do not mix, entries of a row do."""
+    return lax.scan(lambda c, _: (jnp.tanh(c + c.sum(1, keepdims=True)), None), x, length=LONG)[0]
+
+
+def stacked(x: Any) -> Any:
+    """What each step returns, of every entry."""
+    return lax.scan(lambda c, _: (jnp.sin(c), c * c), x, length=LONG)[1]
+
+
+def swapped(x: Any) -> Any:
+    """Two carries that change places."""
+    start = (x, 2 * x)
+    return lax.scan(lambda c, _: ((jnp.sin(c[1]), c[0] * c[0]), None), start, length=LONG)[0][0]
+
+
+def turned(x: Any) -> Any:
+    """A carry whose dimensions change places: only the pair of them is fixed."""
+    square = x[:, :3]
+    return lax.scan(lambda c, _: (jnp.sin(c).T, None), square, length=LONG)[0]
+
+
+def rolled(x: Any) -> Any:
+    return lax.scan(lambda c, _: (jnp.sin(jnp.roll(c, 1, 0)), None), x, length=LONG)[0]
+
+
+def mapped(x: Any) -> Any:
+    return lax.map(lambda row: row * row.sum(), x)
+
+
+def counted(x: Any) -> Any:
+    return lax.fori_loop(0, LONG, lambda n, c: jnp.cos(c) * x, x)
+
+
+def until(x: Any) -> Any:
+    return lax.while_loop(lambda c: c[0, 0] < 2, lambda c: c * c + 0.5, x)
+
+
+def branched(x: Any) -> Any:
+    branches = [jnp.sin, lambda y: y * y, lambda y: jnp.ones_like(y)]
+    return lax.switch((x[0, 0] > 1).astype(int), branches, x)
+
+
+def mixed_branches(x: Any) -> Any:
+    return lax.cond(x[0, 0] > 1, jnp.sin, lambda y: jnp.cumsum(y, 1), x)
+
+
+def sliced(x: Any) -> Any:
+    """The output is shorter than the input that it is diagonal in."""
+    return lax.scan(lambda c, _: (c, c[:, :2] ** 2), x, length=LONG)[1]
+
+
+def complex_inside(x: Any) -> Any:
+    def step(c: Any, _: Any) -> Any:
+        z = lax.complex(c, 0.1 * c)
+        return jnp.sqrt(jnp.abs(z * z)), None
+
+    return lax.scan(step, x, length=LONG)[0]
+
+
+#: With the number of entries that the structure may hold.
+CASES = {
+    "elementwise scan": (elementwise_scan, 12),
+    "rows of a scan": (row_scan, 48),
+    "stacked results": (stacked, LONG * 12),
+    "carries that change places": (swapped, 12),
+    "transposed carry": (turned, 9 * 12),
+    "rolled carry": (rolled, 3 * 12),
+    "map": (mapped, 48),
+    "fori_loop": (counted, 12),
+    "while": (until, 12),
+    "switch": (branched, 12),
+    "cond of two structures": (mixed_branches, 48),
+    "shorter results": (sliced, LONG * 24),
+    "complex inside": (complex_inside, 144),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_first_order(name: str) -> None:
+    fun, entries = CASES[name]
+    expected = jax.jacfwd(fun)(X)
+    for order in ORDERS:
+        if name == "while" and order == "reverse":
+            continue
+        assert_same(jacve(fun, order=order)(X), expected, context=name)
+    sparse = jacve(fun, sparse_representation=True)(X)
+    assert_same(sparse.todense(), expected)
+    assert sparse.nse <= entries, sparse
+
+
+@pytest.mark.parametrize("name", ["rows of a scan", "map", "switch", "while"])
+def test_second_order(name: str) -> None:
+    fun, _ = CASES[name]
+    expected = jax.jacfwd(jax.jacfwd(fun))(X)
+    assert_same(hessve(fun)(X), expected)
+    axes = expected.ndim - 4
+    trace = np.trace(np.reshape(expected, (*expected.shape[:axes], 12, 12)), axis1=-2, axis2=-1)
+    assert_same(laplacian_ve(fun)(X), trace)
+
+
+def short(x: Any) -> Any:
+    """Few steps, backwards, with results and a captured value."""
+
+    def step(c: Any, row: Any) -> tuple[Any, Any]:
+        c = jnp.sin(c) * row + x[0]
+        return c, c * c
+
+    carry, rows = lax.scan(step, x[1], x, reverse=True)
+    return carry, rows
+
+
+def test_short_loops_are_written_out() -> None:
+    names = {vertex.primitive for vertex in computational_graph(short, X).vertices}
+    assert "scan" not in names
+    for order in ORDERS:
+        assert_same(jacve(short, order=order)(X), jax.jacfwd(short)(X))
+    assert_same(hessve(short, strict=True)(X), jax.hessian(short)(X))
+
+
+def test_what_does_not_depend_has_no_arrow() -> None:
+    def fun(x: Any, y: Any) -> Any:
+        step = lambda c, _: ((jnp.sin(c[0]), c[1] * c[0]), None)  # noqa: E731
+        return lax.scan(step, (x, y), length=LONG)[0]
+
+    blocks: Callable[..., Any] = jacve(fun, argnums=(0, 1), sparse_representation=True)
+    (_, none), (_, _) = blocks(X, X)
+    assert none.nse == 0

@@ -1,0 +1,48 @@
+"""Linear solves inside loops and branches, where an opaque equation moves one operand at a time."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from graphax_lapl import hessve, jacve, laplacian_ve
+from tests.checks import assert_same
+
+MATRIX = np.array([[2.0, 0.3], [0.1, 1.5]])
+RIGHT = np.array([0.4, -1.2])
+
+
+def branch(a: jax.Array) -> jax.Array:
+    """A solve in one branch: its factors are residuals of the branch."""
+    return jax.lax.cond(a[0, 0] > 1, lambda m: jnp.linalg.solve(m, RIGHT), lambda m: m @ RIGHT, a)
+
+
+def loop(a: jax.Array) -> jax.Array:
+    def step(x: jax.Array, shift: jax.Array) -> tuple[jax.Array, jax.Array]:
+        solved = jnp.linalg.solve(a + shift, x)
+        return solved, solved[0]
+
+    return jax.lax.scan(step, RIGHT, np.linspace(0, 1, 12))[1]
+
+
+@pytest.mark.parametrize("fun", [branch, loop])
+@pytest.mark.parametrize("first", [jax.jacrev, jax.jacfwd], ids=["of jacrev", "of jacfwd"])
+def test_jacobian_of_a_jacobian(fun: Callable[..., Any], first: Callable[..., Any]) -> None:
+    expected = jax.jacfwd(jax.jacrev(fun))(MATRIX)
+    assert_same(jacve(first(fun))(MATRIX), expected)
+
+
+@pytest.mark.parametrize("fun", [branch, loop])
+def test_second_order(fun: Callable[..., Any]) -> None:
+    expected = jax.hessian(fun)(MATRIX)
+    assert_same(hessve(fun)(MATRIX), expected)
+    assert_same(laplacian_ve(fun)(MATRIX), jnp.einsum("kabab->k", expected))
+
+
+@pytest.mark.conformance
+def test_matrix_exponential_twice() -> None:
+    fun = jax.scipy.linalg.expm
+    assert_same(hessve(fun)(0.3 * MATRIX), jax.hessian(fun)(0.3 * MATRIX))
