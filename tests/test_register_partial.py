@@ -216,6 +216,20 @@ def test_wrong_registrations(
         register_partial(*arguments, **options)
 
 
+def test_another_function_of_the_same_name(register: Callable[..., None]) -> None:
+    """A rule belongs to a function, not to its name."""
+
+    def named_alike(x: jax.Array) -> jax.Array:
+        return x @ jnp.ones(3)
+
+    def other(x: jax.Array, y: jax.Array) -> jax.Array:
+        return x * y
+
+    other.__name__ = named_alike.__name__
+    register(named_alike, linear=True, dimensions=("i -> ",))
+    check_orders(lambda x: jax.jit(other)(x, 2.0 * x), (np.float64(0.3),))
+
+
 def test_forgetting_what_is_not_there() -> None:
     with pytest.raises(InvalidArgumentError, match="Nothing is registered"):
         unregister_partial(weighted)

@@ -1,5 +1,6 @@
 """SparseJacobian as a linear map: products, transposes, conversions, against dense arrays."""
 
+import importlib.util
 import itertools
 import math
 from collections.abc import Callable
@@ -347,7 +348,12 @@ def test_large_matrices_have_no_picture() -> None:
 
 
 def test_spy_returns_figure_and_axes() -> None:
-    plt = pytest.importorskip("matplotlib.pyplot")
+    if importlib.util.find_spec("matplotlib") is None:  # an extra; the message says what to install
+        with pytest.raises(ImportError, match="matplotlib"):
+            square().spy()
+        return
+    import matplotlib.pyplot as plt
+
     plt.switch_backend("Agg")
     figure, axes = square().spy()
     assert axes.figure is figure

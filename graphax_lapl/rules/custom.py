@@ -448,13 +448,15 @@ def _is_body(function: Callable[..., Any], body: Any) -> bool:
     types = [variable.aval for variable in body.jaxpr.invars]
     if len(body.jaxpr.outvars) != 1:
         return False
+    avals = [jax.ShapeDtypeStruct(t.shape, t.dtype, weak_type=t.weak_type) for t in types]
     try:
-        own = jax.make_jaxpr(function)(
-            *(jax.ShapeDtypeStruct(t.shape, t.dtype, weak_type=t.weak_type) for t in types)
-        )
+        own = jax.make_jaxpr(function)(*avals)
+    except Exception:  # another function of this name, which does not take these arguments
+        return False
+    try:
         return jaxpr_key(own) == jaxpr_key(body)
     except (Unstable, TypeError):
-        return str(own) == str(body) if "own" in locals() else False
+        return str(own) == str(body)
 
 
 CALL_RULES.append(_rule_of_call)
