@@ -227,7 +227,7 @@ def test_another_function_of_the_same_name(register: Callable[..., None]) -> Non
 
     other.__name__ = named_alike.__name__
     register(named_alike, linear=True, dimensions=("i -> ",))
-    check_orders(lambda x: jax.jit(other)(x, 2.0 * x), (np.float64(0.3),))
+    check_orders(lambda x: jax.jit(other)(x, 2.0 * x), np.float64(0.3))
 
 
 def test_forgetting_what_is_not_there() -> None:
