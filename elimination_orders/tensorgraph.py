@@ -182,11 +182,17 @@ class TensorState:
         return [*self.pred[vertex], *self.succ[vertex]]
 
     def degree(self, vertex: int) -> float:
-        """Cost of the products at `vertex` alone, which depends on nothing but its own edges."""
+        """Cost of the products at `vertex` alone, which depends on nothing but its own edges.
+
+        A product counts for one more than it costs: those with identities are free, and
+        eliminating all sums of a residual network first would connect everything with everything.
+        """
         compose = self.problem.algebra.compose
         outward = self.succ[vertex].values()
         return sum(
-            compose(outer, inner)[1] for inner in self.pred[vertex].values() for outer in outward
+            1 + compose(outer, inner)[1]
+            for inner in self.pred[vertex].values()
+            for outer in outward
         )
 
     def cost(self, vertex: int) -> float:

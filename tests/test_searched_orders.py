@@ -132,3 +132,16 @@ def test_finer_eliminations_give_the_jacobian(fun, point, vertices, edges, faces
             np.testing.assert_allclose(row, wanted, rtol=1e-12)
     with pytest.raises(PlanMismatchError, match="partials"):
         jacve(interface, order=found, argnums=ALL)(*STATE)
+
+
+def test_free_products_do_not_fill_a_residual_network() -> None:
+    """Products with identities cost nothing; sums must not all be eliminated first for that."""
+
+    def network(x: jax.Array) -> jax.Array:
+        for _ in range(40):
+            x = x + jnp.sin(jnp.tanh(2.0 * x + 1.0))
+        return jnp.sum(x)
+
+    graph = elimination_graph(computational_graph(network, np.ones(8)), "work")
+    costs = {name: find_order(graph, name).cost for name in ("markowitz", "forward")}
+    assert costs["markowitz"] <= costs["forward"]
