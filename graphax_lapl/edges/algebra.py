@@ -56,10 +56,12 @@ def compose(outer: Structure, inner: Structure) -> Recipe:
             # Correct first: write out the side whose matrix is smaller, and try again.
             dense_left, dense_right = _is_dense(left[0]), _is_dense(right[0])
             if not dense_left and (dense_right or left[0].size <= right[0].size):
-                left = _densified(*left, writer)
+                left = densified(*left, writer)
             else:
-                right = _densified(*right, writer)
-    return _sum(items, outer.out_shape, inner.in_shape, outer.complex_out, inner.complex_in, writer)
+                right = densified(*right, writer)
+    return sum_of_terms(
+        items, outer.out_shape, inner.in_shape, outer.complex_out, inner.complex_in, writer
+    )
 
 
 @lru_cache(maxsize=1 << 16)
@@ -67,10 +69,12 @@ def add(first: Structure, second: Structure) -> Recipe:
     """The sum of two structures of the same shapes (parallel arrows)."""
     writer = RecipeWriter(len(first.factors) + len(second.factors))
     items = [
-        *_items(first, list(range(len(first.factors)))),
-        *_items(second, list(range(len(first.factors), writer.inputs))),
+        *terms_with_operands(first, list(range(len(first.factors)))),
+        *terms_with_operands(second, list(range(len(first.factors), writer.inputs))),
     ]
-    return _sum(items, first.out_shape, first.in_shape, first.complex_out, first.complex_in, writer)
+    return sum_of_terms(
+        items, first.out_shape, first.in_shape, first.complex_out, first.complex_in, writer
+    )
 
 
 @lru_cache(maxsize=1 << 12)
@@ -80,13 +84,17 @@ def accumulate(structures: tuple[Structure, ...]) -> Recipe:
     items: list[Item] = []
     start = 0
     for structure in structures:
-        for term, operands in _items(structure, list(range(start, start + len(structure.factors)))):
+        for term, operands in terms_with_operands(
+            structure, list(range(start, start + len(structure.factors)))
+        ):
             draft = Draft.of(term, operands)
             simplify(draft, writer)
-            items += _finished(draft)
+            items += finished_items(draft)
         start += len(structure.factors)
     head = structures[0]
-    return _sum(items, head.out_shape, head.in_shape, head.complex_out, head.complex_in, writer)
+    return sum_of_terms(
+        items, head.out_shape, head.in_shape, head.complex_out, head.complex_in, writer
+    )
 
 
 @lru_cache(maxsize=1 << 12)
@@ -96,8 +104,8 @@ def transpose(structure: Structure) -> Recipe:
     items: list[Item] = []
     for draft in _arrays(structure, list(range(writer.inputs)), writer):
         draft.out, draft.into = draft.into, draft.out
-        items += _finished(draft)
-    return _sum(
+        items += finished_items(draft)
+    return sum_of_terms(
         items,
         structure.in_shape,
         structure.out_shape,
@@ -117,25 +125,25 @@ def trace(structure: Structure) -> Recipe:
     while True:
         items: list[Item] = []
         try:
-            for term, operands in _items(*source):
+            for term, operands in terms_with_operands(*source):
                 draft = Draft.of(term, operands)
-                _equate(draft, draft.out, draft.into, structure.out_shape)
+                equate(draft, draft.out, draft.into, structure.out_shape)
                 draft.out, draft.into = [], []
                 for solved in solve(draft):
                     writer.ad += solved.box(set(solved.sizes))
                     simplify(solved, writer)
-                    items += _finished(solved)
+                    items += finished_items(solved)
             break
         except Unsolvable:
-            source = _densified(*source, writer)
-    return _sum(items, (), (), structure.complex_out, False, writer)
+            source = densified(*source, writer)
+    return sum_of_terms(items, (), (), structure.complex_out, False, writer)
 
 
 @lru_cache(maxsize=1 << 12)
 def densify(structure: Structure) -> Recipe:
     """The same map with one dense factor, axes (output..., input...)."""
     writer = RecipeWriter(len(structure.factors))
-    dense, operands = _densified(structure, list(range(writer.inputs)), writer)
+    dense, operands = densified(structure, list(range(writer.inputs)), writer)
     return writer.finish(dense, operands)
 
 
@@ -146,9 +154,9 @@ def without_opaque(structure: Structure) -> Recipe:
     items = [
         item
         for draft in _arrays(structure, list(range(writer.inputs)), writer)
-        for item in _finished(draft)
+        for item in finished_items(draft)
     ]
-    return _sum(
+    return sum_of_terms(
         items,
         structure.out_shape,
         structure.in_shape,
@@ -183,7 +191,7 @@ def dense_structure(
     return intern_structure(out_shape, in_shape, terms, complex_out, complex_in)
 
 
-def _items(structure: Structure, operands: list[int]) -> list[Item]:
+def terms_with_operands(structure: Structure, operands: list[int]) -> list[Item]:
     """Terms with their shares of the operands."""
     items, start = [], 0
     for term in structure.terms:
@@ -195,7 +203,7 @@ def _items(structure: Structure, operands: list[int]) -> list[Item]:
 def _arrays(structure: Structure, operands: list[int], writer: RecipeWriter) -> list[Draft]:
     """Drafts of all terms, with the arrays of opaque factors written out."""
     drafts = []
-    for term, own in _items(structure, operands):
+    for term, own in terms_with_operands(structure, operands):
         draft = Draft.of(term, own)
         materialize_all(draft, writer)
         drafts.append(draft)
@@ -212,9 +220,10 @@ def _is_dense(structure: Structure) -> bool:
     )
 
 
-def _densified(
+def densified(
     structure: Structure, operands: list[int], writer: RecipeWriter
 ) -> tuple[Structure, list[int]]:
+    """The same map with one dense factor per kind of term, and its operands."""
     if _is_dense(structure) or not structure.terms:
         return structure, operands
     groups: dict[bool, tuple[list[Term], list[int]]] = {}
@@ -236,7 +245,7 @@ def _densified(
     return intern_structure(*shapes, dense_terms, *kinds), dense_operands
 
 
-def _equate(
+def equate(
     draft: Draft, first: list[IndexMap], second: list[IndexMap], shape: tuple[int, ...]
 ) -> None:
     """Ask that two lists of maps select the same position, within the array."""
@@ -261,8 +270,8 @@ def _products(
     middle_shape = left[0].in_shape
     items: list[Item] = []
     try:
-        for outer_term, outer_operands in _items(*left):
-            for inner_term, inner_operands in _items(*right):
+        for outer_term, outer_operands in terms_with_operands(*left):
+            for inner_term, inner_operands in terms_with_operands(*right):
                 outer = Draft.of(outer_term, outer_operands)
                 inner = Draft.of(inner_term, inner_operands, len(outer_term.sizes))
                 if 0 in outer.sizes.values() or 0 in inner.sizes.values():
@@ -270,7 +279,7 @@ def _products(
                 joined = _complex_rule(left[0], right[0], outer, inner)
                 for draft, real in joined:
                     draft.extents = (*left[0].out_shape, *right[0].in_shape)
-                    _equate(draft, outer.into, inner.out, middle_shape)
+                    equate(draft, outer.into, inner.out, middle_shape)
                     for solved in solve(draft):
                         if not solved.trim():
                             continue
@@ -279,7 +288,7 @@ def _products(
                         simplify(solved, writer)
                         if real:
                             take_real(solved, writer)
-                        items += _finished(solved)
+                        items += finished_items(solved)
     except Unsolvable:
         del writer.steps[steps:]
         writer.ad = counted
@@ -342,12 +351,13 @@ def _complex_rule(
     return [(_join(outer, inner, False), True)]
 
 
-def _finished(draft: Draft) -> list[Item]:
+def finished_items(draft: Draft) -> list[Item]:
+    """The canonical term of a draft in a list, empty where it is structurally zero."""
     finished = draft.finish()
     return [] if finished is None else [finished]
 
 
-def _sum(
+def sum_of_terms(
     items: list[Item],
     out_shape: tuple[int, ...],
     in_shape: tuple[int, ...],
@@ -362,7 +372,7 @@ def _sum(
     )
     operands = [operand for _, own in merged for operand in own]
     if _worth_writing_out(structure):
-        structure, operands = _densified(structure, operands, writer)
+        structure, operands = densified(structure, operands, writer)
     return writer.finish(structure if structure.terms else None, operands)
 
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from .algebra import _densified, _equate, _finished, _items, _sum
+from .algebra import densified, equate, finished_items, sum_of_terms, terms_with_operands
 from .contract import simplify
 from .draft import Draft
 from .maps import IndexMap
@@ -77,13 +77,13 @@ def swapped(structure: Structure, split: int) -> Recipe:
     """The bilinear map with its arguments exchanged; the first one has `split` dimensions."""
     writer = RecipeWriter(len(structure.factors))
     items: list[Item] = []
-    for term, operands in _items(structure, list(range(writer.inputs))):
+    for term, operands in terms_with_operands(structure, list(range(writer.inputs))):
         draft = Draft.of(term, operands)
         draft.into = [*draft.into[split:], *draft.into[:split]]
-        items += _finished(draft)
+        items += finished_items(draft)
     into = (*structure.in_shape[split:], *structure.in_shape[:split])
     complex_out = structure.complex_out
-    return _sum(items, structure.out_shape, into, complex_out, False, writer)
+    return sum_of_terms(items, structure.out_shape, into, complex_out, False, writer)
 
 
 @lru_cache(maxsize=1 << 12)
@@ -104,26 +104,26 @@ def trace_product(outer: Structure, inner: Structure) -> Recipe:
         steps, counted = len(writer.steps), writer.ad
         try:
             items: list[Item] = []
-            for one, one_operands in _items(*left):
-                for two, two_operands in _items(*right):
+            for one, one_operands in terms_with_operands(*left):
+                for two, two_operands in terms_with_operands(*right):
                     first = Draft.of(one, one_operands)
                     second = Draft.of(two, two_operands, len(one.sizes))
                     joined = _joined(first, second, [])
                     joined.out = []
                     if 0 in joined.sizes.values():
                         continue
-                    _equate(joined, first.into, second.out, inner.out_shape)
-                    _equate(joined, first.out, second.into, outer.out_shape)
+                    equate(joined, first.into, second.out, inner.out_shape)
+                    equate(joined, first.out, second.into, outer.out_shape)
                     for solved in solve(joined):
                         writer.ad += solved.box(set(solved.sizes))
                         simplify(solved, writer)
-                        items += _finished(solved)
+                        items += finished_items(solved)
             break
         except Unsolvable:
             del writer.steps[steps:]
             writer.ad = counted
-            left, right = _densified(*left, writer), _densified(*right, writer)
-    return _sum(items, (), (), outer.complex_out, False, writer)
+            left, right = densified(*left, writer), densified(*right, writer)
+    return sum_of_terms(items, (), (), outer.complex_out, False, writer)
 
 
 def substituted(outer: Term, factor: int, inner: Term) -> list[tuple[Term, list[int]]]:
@@ -141,8 +141,8 @@ def substituted(outer: Term, factor: int, inner: Term) -> list[tuple[Term, list[
     right = Draft.of(inner, list(range(count, count + len(inner.factors))), len(outer.sizes))
     axes = list(left.factors.pop(factor).factor.axes)
     joined = _joined(left, right, [*left.into, *right.into])
-    _equate(joined, axes, right.out, target.shape)
-    return [item for solved in solve(joined) for item in _finished(solved)]
+    equate(joined, axes, right.out, target.shape)
+    return [item for solved in solve(joined) for item in finished_items(solved)]
 
 
 def _joined(left: Draft, right: Draft, into: list[IndexMap]) -> Draft:
@@ -177,13 +177,13 @@ def _contracted(
             del writer.steps[steps:]
             writer.ad = counted
             # Correct first: write out a Jacobian, then the curvature.
-            dense_left, dense_right = _densified(*left, writer), _densified(*right, writer)
+            dense_left, dense_right = densified(*left, writer), densified(*right, writer)
             if dense_left[0] is left[0] and dense_right[0] is right[0]:
-                weights = _densified(*weights, writer)
+                weights = densified(*weights, writer)
             left, right = dense_left, dense_left if equal else dense_right
     into = {"summed": (), "columnwise": columns, "pairs": (*columns, *second.in_shape)}[columns_are]
     complex_out = curvature.complex_out
-    return _sum(items, curvature.out_shape, into, complex_out, False, writer)
+    return sum_of_terms(items, curvature.out_shape, into, complex_out, False, writer)
 
 
 def _all_products(
@@ -204,10 +204,10 @@ def _all_products(
         extents = (*extents, *columns)
     if not joint:
         extents = (*extents, *right[0].in_shape)
-    for weight, own in _items(*weights):
+    for weight, own in terms_with_operands(*weights):
         symmetric = twins and weight.into[:split] == weight.into[split:]
-        for a, (one, one_operands) in enumerate(_items(*left)):
-            for b, (two, two_operands) in enumerate(_items(*right)):
+        for a, (one, one_operands) in enumerate(terms_with_operands(*left)):
+            for b, (two, two_operands) in enumerate(terms_with_operands(*right)):
                 if symmetric and b < a:
                     continue
                 draft = Draft.of(weight, own)
@@ -220,15 +220,15 @@ def _all_products(
                     continue
                 if symmetric and b > a:
                     joined.coefficient = 2 * joined.coefficient
-                _equate(joined, draft.into[:split], first.out, left[0].out_shape)
-                _equate(joined, draft.into[split:], second.out, right[0].out_shape)
+                equate(joined, draft.into[:split], first.out, left[0].out_shape)
+                equate(joined, draft.into[split:], second.out, right[0].out_shape)
                 joined.extents = extents
                 if joint:
-                    _equate(joined, first.into, second.into, columns)
+                    equate(joined, first.into, second.into, columns)
                 for solved in solve(joined):
                     if not solved.trim():
                         continue
                     writer.ad += solved.box(set(solved.sizes))
                     simplify(solved, writer)
-                    items += _finished(solved)
+                    items += finished_items(solved)
     return items

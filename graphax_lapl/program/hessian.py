@@ -33,9 +33,7 @@ def build_hessian(graph: SecondOrderGraph) -> Program:
 class _Hessian(SecondOrderBuilder):
     def hessian(self) -> Program:
         second = self.second
-        if second.opaque:
-            names = ", ".join(sorted({item.equation.name for item in second.opaque}))
-            raise NotImplementedError(f"no closed second derivative of {names}")
+        self.require_closed_forms()
         local = self.prepare()
         fused, self.curvatures = self.through_pointwise(local, self.curvature_edges())
         targets = {v for _, first, other, _ in self.curvatures for v in (first, other)}

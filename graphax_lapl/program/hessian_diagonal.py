@@ -35,14 +35,12 @@ def build_hessian_diagonal(graph: SecondOrderGraph, order: Sequence[VertexName])
     Raises:
         NotImplementedError: where an equation has no closed second derivative.
     """
-    if graph.opaque:
-        names = ", ".join(sorted({item.equation.name for item in graph.opaque}))
-        raise NotImplementedError(f"no closed second derivative of {names}")
     return _HessianDiagonal(graph).diagonal(order)
 
 
 class _HessianDiagonal(Carrier):
     def diagonal(self, order: Sequence[VertexName]) -> Program:
+        self.require_closed_forms()
         second = self.second
         local = self.prepare()
         fused, curvatures = self.through_pointwise(local, self.curvature_edges())

@@ -106,6 +106,12 @@ class SecondOrderBuilder(Builder):
                 starts[variable] = {space: self.identity(variable)}
         return starts
 
+    def require_closed_forms(self) -> None:
+        """Raise `NotImplementedError` where an equation has no closed second derivative."""
+        if self.second.opaque:
+            names = ", ".join(sorted({item.equation.name for item in self.second.opaque}))
+            raise NotImplementedError(f"no closed second derivative of {names}")
+
     def curvature_edges(self) -> dict[tuple[int, int, int, bool], Edge]:
         """Bilinear maps by vertex, first and second argument, and whether a mirror is left out."""
         found = {}
