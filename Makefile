@@ -1,6 +1,6 @@
 # Everything below needs Python 3.11+ and make, and nothing else: the first target creates .venv.
 #   make demo          the main job: elimination orders against jax.jacfwd / jax.jacrev on real inputs
-#   make test          the tests (under 10 minutes on 2 cores); TESTS=path/or/args narrows them
+#   make test          the tests (about 12 minutes on 2 cores); TESTS=path/or/args narrows them
 #   make conformance   the long suites
 #   make bench         the benchmarks; SUITE=name picks one, results go to benchmarks/results/local/
 #   make lint format format-check typecheck docs clean

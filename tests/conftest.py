@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from itertools import count
 
 # The expected numbers are CPU numbers. Set JAX_PLATFORMS to run the suite elsewhere.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -9,6 +10,8 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 import jax
 import pytest
 from hypothesis import HealthCheck, settings
+
+from graphax_lapl.api import planning
 
 # float64 unless a test asks for another precision, and no silent mixing of dtypes: an accidental
 # float32 constant in our code would otherwise hide in a loose tolerance. Rank promotion stays
@@ -74,3 +77,18 @@ def float32() -> Iterator[None]:
     """For a test of JAX's default precision: x64 off."""
     with jax.enable_x64(False):
         yield
+
+
+#: Compiled programs are forgotten after so many tests: kept, those of the whole suite take several
+#: gigabytes in every worker.
+_TESTS_PER_CACHE = 250
+_finished = count(1)
+
+
+@pytest.fixture(autouse=True)
+def _bounded_memory() -> Iterator[None]:
+    """Empties JAX's caches and ours now and then; results do not depend on them."""
+    yield
+    if next(_finished) % _TESTS_PER_CACHE == 0:
+        planning.clear_caches()
+        jax.clear_caches()
