@@ -11,11 +11,15 @@ import pytest
 
 from graphax_lapl import (
     FallbackError,
+    compare_orders,
+    computational_graph,
+    count_ops,
     divergence_ve,
     forward_laplacian,
     hessve,
     jacve,
     laplacian_ve,
+    make_plan,
     value_and_jacve,
 )
 from tests.test_fallback_log import linear_primitive
@@ -45,6 +49,19 @@ def test_names_primitive_and_line(
         derivative(fun, strict=True)(POINT)
     with pytest.raises(NotImplementedError, match="strict=False"):
         derivative(fun, strict=True)(POINT)  # the plan is remembered, and refused again
+
+
+@pytest.mark.parametrize("look", [computational_graph, compare_orders, count_ops, make_plan])
+def test_analysis_refuses_as_the_derivative_does(look: Callable[..., Any]) -> None:
+    look(with_loop, POINT)
+    with pytest.raises(FallbackError, match=r"'while' \(.*test_strict.py:\d+"):
+        look(with_loop, POINT, strict=True)
+
+
+@pytest.mark.parametrize("kind", ["laplacian", "hessian"])
+def test_counts_of_second_order_refuse_too(kind: str) -> None:
+    with pytest.raises(FallbackError, match=r"'while' \(.*test_strict.py:\d+"):
+        count_ops(with_loop, POINT, kind=kind, strict=True)
 
 
 @pytest.mark.parametrize("derivative", SECOND)

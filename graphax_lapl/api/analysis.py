@@ -40,7 +40,11 @@ KINDS = ("jacobian", "laplacian", "hessian", "divergence")
 
 
 def computational_graph(
-    fun: Callable[..., Any], *args: Any, argnums: int | Sequence[int] = 0, **kwargs: Any
+    fun: Callable[..., Any],
+    *args: Any,
+    argnums: int | Sequence[int] = 0,
+    strict: bool = False,
+    **kwargs: Any,
 ) -> ComputationalGraph:
     """The graph on which vertices are eliminated; printable, with the user's source lines.
 
@@ -48,9 +52,13 @@ def computational_graph(
         fun: the function.
         *args: its positional arguments: arrays or `jax.ShapeDtypeStruct`s.
         argnums: which of them are differentiated.
+        strict: as for `jacve`: an error where a part of the function has no rule.
         **kwargs: its keyword arguments.
+
+    Raises:
+        FallbackError: with strict, naming the primitive and the line of the user's code.
     """
-    return prepare(fun, args, kwargs, argnums).graph
+    return prepare(fun, args, kwargs, argnums, strict=strict).graph
 
 
 def make_plan(
@@ -59,6 +67,7 @@ def make_plan(
     order: Any = "auto",
     argnums: int | Sequence[int] = 0,
     kind: str = "jacobian",
+    strict: bool = False,
     **kwargs: Any,
 ) -> Plan:
     """The plan that `jacve` (or `laplacian_ve`, `hessve`, `divergence_ve`) would follow.
@@ -71,22 +80,24 @@ def make_plan(
         order: as for `jacve`.
         argnums: which arguments are differentiated.
         kind: what is accumulated: "jacobian", "laplacian", "hessian" or "divergence".
+        strict: as for `jacve`: an error where a part of the function has no rule.
         **kwargs: its keyword arguments.
 
     Raises:
         InvalidArgumentError: for an unknown kind, and for a second derivative that is taken of
             JAX's own first one, which has no plan of its own.
+        FallbackError: with strict, naming the primitive and the line of the user's code.
     """
     if kind not in KINDS:
         raise InvalidArgumentError(
             f"kind must be one of {', '.join(map(repr, KINDS))}, got {kind!r}."
         )
     if kind not in ("laplacian", "hessian"):
-        prepared = prepare(fun, args, kwargs, argnums)
+        prepared = prepare(fun, args, kwargs, argnums, strict=strict)
         planned: Callable[..., Plan] = plan_for if kind == "jacobian" else divergence_plan
         plan = planned(prepared, order)
     else:
-        prepared = prepare(fun, args, kwargs, argnums, orders=2)
+        prepared = prepare(fun, args, kwargs, argnums, orders=2, strict=strict)
         found = None
         if not follows_rules_of_rules(prepared):
             found = (
@@ -108,7 +119,10 @@ def make_plan(
         "divergence": divergence_ve,
     }
     operator = operators[kind]
-    return replace(plan, follow=lambda order: operator(fun, order=order, argnums=argnums))
+    return replace(
+        plan,
+        follow=lambda order: operator(fun, order=order, argnums=argnums, strict=strict),
+    )
 
 
 def count_ops(
@@ -117,9 +131,11 @@ def count_ops(
     order: Any = "auto",
     argnums: int | Sequence[int] = 0,
     convention: str = "ad",
+    kind: str = "jacobian",
+    strict: bool = False,
     **kwargs: Any,
 ) -> OpCounts:
-    """Multiplications, additions and bytes of a Jacobian; nothing is executed.
+    """Multiplications, additions and bytes of a derivative; nothing is executed.
 
     Args:
         fun: the function.
@@ -130,12 +146,16 @@ def count_ops(
             Evaluating Derivatives, 2008): eliminating a scalar vertex with p predecessors and s
             successors costs p * s multiplications. "flops" counts what the emitted program
             multiplies and adds; known ones and minus ones are free.
+        kind: what is accumulated, as for `make_plan`.
+        strict: as for `jacve`: an error where a part of the function has no rule.
         **kwargs: its keyword arguments.
 
     Raises:
-        InvalidArgumentError: for an unknown convention.
+        InvalidArgumentError: for an unknown convention or kind.
+        FallbackError: with strict, naming the primitive and the line of the user's code.
     """
-    return make_plan(fun, *args, order=order, argnums=argnums, **kwargs).count(convention)
+    plan = make_plan(fun, *args, order=order, argnums=argnums, kind=kind, strict=strict, **kwargs)
+    return plan.count(convention)
 
 
 @dataclass(frozen=True)
@@ -251,6 +271,7 @@ def compare_orders(
     orders: Sequence[Any] = ("forward", "reverse", "markowitz", "search"),
     argnums: int | Sequence[int] = 0,
     measure: bool = False,
+    strict: bool = False,
     **kwargs: Any,
 ) -> Comparison:
     """Compare what elimination orders cost.
@@ -261,11 +282,16 @@ def compare_orders(
         orders: orders as for `jacve`.
         argnums: which arguments are differentiated.
         measure: also run each jitted Jacobian, interleaved, and give the median time.
+        strict: as for `jacve`: an error where a part of the function has no rule.
         **kwargs: its keyword arguments.
+
+    Raises:
+        InvalidArgumentError: for no orders.
+        FallbackError: with strict, naming the primitive and the line of the user's code.
     """
     if not orders:
         raise InvalidArgumentError("orders must name at least one elimination order, got none.")
-    prepared = prepare(fun, args, kwargs, argnums)
+    prepared = prepare(fun, args, kwargs, argnums, strict=strict)
     plans = [plan_for(prepared, order) for order in orders]
     reverse = plan_for(prepared, "reverse").counts.muls
     seconds: list[float | None] = [None] * len(plans)
