@@ -37,12 +37,26 @@ class RandomProgram:
         args: float64 arrays in pytrees, and int64 scalars outside ``argnums``.
         argnums: what to differentiate with respect to, as `jax.jacfwd` takes it.
         description: the program as text, one line per step.
+        mode: "forward" or "reverse" where JAX can take its derivative in that mode only.
+        precision: machine epsilon of the lowest precision in it, 0 if that is float64.
     """
 
     fun: Callable[..., Any]
     args: tuple[Any, ...]
     argnums: int | tuple[int, ...]
     description: str
+    mode: str = ""
+    precision: float = 0.0
+
+    @property
+    def reference(self) -> Callable[..., Any]:
+        """JAX's transformation that gives the Jacobian."""
+        return jax.jacrev if self.mode == "reverse" else jax.jacfwd
+
+    @property
+    def tolerance(self) -> float:
+        """Largest relative difference between two correct ways to compute a derivative."""
+        return max(1e-8, 50.0 * self.precision)
 
 
 @dataclass(frozen=True)
@@ -92,7 +106,14 @@ def random_program(
         return tree_unflatten(out_tree, [jnp.asarray(result) for result in results])
 
     description = _describe(seed, builder, n_leaves, argnums, segments, out_tree, outputs)
-    return RandomProgram(fun, tree_unflatten(treedef, leaves), argnums, description)
+    return RandomProgram(
+        fun,
+        tree_unflatten(treedef, leaves),
+        argnums,
+        description,
+        builder.mode,
+        builder.precision,
+    )
 
 
 # -------------------------------------------------------------------------------- inputs
@@ -186,7 +207,7 @@ def _run(builder: ProgramBuilder, segments: list[_Segment], environment: dict[in
     """Execute all steps, the wrapped stretches inside their wrapper."""
     position = 0
     for segment in segments:
-        _run_steps(builder, range(position, segment.start), environment)
+        builder.run(range(position, segment.start), environment)
         steps = range(segment.start, segment.stop)
         results = [r for k in steps for r in builder.steps[k].results]
         needed = sorted({o for k in steps for o in builder.steps[k].operands} - set(results))
@@ -198,22 +219,14 @@ def _run(builder: ProgramBuilder, segments: list[_Segment], environment: dict[in
             results: list[int] = results,
         ) -> list[Any]:
             local = dict(zip(needed, operands, strict=True))
-            _run_steps(builder, steps, local)
+            builder.run(steps, local)
             return [local[r] for r in results]
 
         wrapper = jax.jit if segment.wrapper == "jit" else jax.checkpoint
         outcome = wrapper(stretch)([environment[i] for i in needed])
         environment.update(zip(results, outcome, strict=True))
         position = segment.stop
-    _run_steps(builder, range(position, len(builder.steps)), environment)
-
-
-def _run_steps(builder: ProgramBuilder, steps: range, environment: dict[int, Any]) -> None:
-    for k in steps:
-        step = builder.steps[k]
-        outcome = step.fun(*(environment[i] for i in step.operands))
-        results = outcome if isinstance(outcome, tuple) else (outcome,)
-        environment.update(zip(step.results, results, strict=True))
+    builder.run(range(position, len(builder.steps)), environment)
 
 
 # -------------------------------------------------------------------------------- outputs

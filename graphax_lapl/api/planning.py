@@ -20,7 +20,7 @@ from ..graph.computational_graph import ComputationalGraph
 from ..graph.inline import flatten_jaxpr
 from ..graph.keys import Unstable, listing_key
 from ..graph.listing import Listing
-from ..graph.tracing import Traced, trace
+from ..graph.tracing import Traced, is_traced, trace
 from ..rules import treatment
 from ..rules.custom import registry_version
 from ..rules.lowering import lower
@@ -175,7 +175,10 @@ def prepare(
         FallbackError: with `strict`, where a part of `fun` has no rule.
     """
     traced = trace(fun, args, kwargs, argnums, has_aux)
-    listing, active = flatten_jaxpr(traced.closed, traced.differentiated, treatment, orders)
+    traced_again = any(is_traced(value) for value in (*traced.leaves, *traced.closed.consts))
+    listing, active = flatten_jaxpr(
+        traced.closed, traced.differentiated, treatment, orders, traced_again
+    )
     key: Hashable | None
     try:
         key = (

@@ -196,11 +196,11 @@ def _seeds(
         seed = indicator.astype(leaf.dtype)
         if probe is not None:
             seed = jnp.concatenate([seed, jnp.asarray(probe[own], leaf.dtype)[None]])
-        seeds.append(seed.reshape(-1, *leaf.shape))
+        seeds.append(seed.reshape(seed.shape[0], *leaf.shape))
     return seeds
 
 
 def _raveled(stacked: Sequence[Array]) -> Array:
     """Leaves with a leading axis of products, side by side."""
-    flat = [leaf.reshape(leaf.shape[0], -1) for leaf in stacked]
+    flat = [leaf.reshape(leaf.shape[0], math.prod(leaf.shape[1:])) for leaf in stacked]
     return jnp.concatenate(flat, 1) if len(flat) > 1 else flat[0]

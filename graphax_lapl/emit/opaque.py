@@ -53,7 +53,32 @@ class LinearMap:
         return self.values[self.reference.into]
 
     def push(self, tangents: Array) -> Array:
-        """Push tangents of shape `(count, *batch, *in core)` forward."""
+        """Push tangents of shape `(count, *batch, *in core)` forward.
+
+        With `L(z) = A z + B conj(z)`, A is `(L(z) - i L(i z)) / 2` and B acts on `conj(z)`.
+        """
+        if self.reference.conjugate is None:
+            return self._push(tangents)
+        seeds = tangents.astype(self.point.dtype)
+        if self.reference.conjugate:
+            seeds = lax.conj(seeds)
+        plain, turned = self._push(seeds), self._push(1j * seeds)
+        return 0.5 * (plain + 1j * turned if self.reference.conjugate else plain - 1j * turned)
+
+    def pull(self, cotangents: Array) -> Array:
+        """Pull cotangents of shape `(count, *batch, *out core)` back.
+
+        JAX's `vjp` of `L(z) = A z + B conj(z)` is `P(c) = A^T c + conj(B^T c)`.
+        """
+        if self.reference.conjugate is None:
+            return self._pull(cotangents)
+        plain, turned = self._pull(cotangents), self._pull(1j * cotangents)
+        if self.reference.conjugate:
+            return lax.conj(0.5 * (plain + 1j * turned))
+        return 0.5 * (plain - 1j * turned)
+
+    def _push(self, tangents: Array) -> Array:
+        """The map of the equation, both halves of it."""
         reference = self.reference
         unpack = _layout(reference.batch_in, self.point.ndim)
         moved = _permute(tangents, unpack).astype(self.point.dtype)
@@ -66,8 +91,8 @@ class LinearMap:
         )(moved)
         return _permute(pushed, packed)
 
-    def pull(self, cotangents: Array) -> Array:
-        """Pull cotangents of shape `(count, *batch, *out core)` back."""
+    def _pull(self, cotangents: Array) -> Array:
+        """The transposed (not conjugated) map of the equation, both halves of it."""
         reference = self.reference
         out, pull = jax.vjp(self.along, *self.points)
         moved = _permute(cotangents, _layout(reference.batch_out, out.ndim))

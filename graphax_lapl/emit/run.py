@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from ..graph.listing import Equation
 from ..program.instructions import (
     Block,
     ConstantInstruction,
@@ -24,6 +25,9 @@ from .coordinates import gathered_dense, is_gathered
 from .holding import held
 from .opaque import LinearMap, second_derivative
 from .recipes import operate
+
+#: Calls whose rule exists for cotangents only.
+COTANGENT_RULES = frozenset({"custom_vjp_call", "custom_vjp_call_jaxpr"})
 
 __all__ = ["block_values", "dense_block", "run_program"]
 
@@ -54,7 +58,7 @@ def _execute(instruction: Any, values: list[Any]) -> Sequence[Any]:
     if isinstance(instruction, EdgeInstruction):
         return [operate(instruction.operation, values, instruction.dtype)]
     if isinstance(instruction, PrimalInstruction):
-        return instruction.equation.evaluate(*values)
+        return _evaluated(instruction.equation, values)
     if isinstance(instruction, LocalInstruction):
         return [instruction.local.fun(*values)]
     if isinstance(instruction, OpaqueInstruction):
@@ -65,6 +69,18 @@ def _execute(instruction: Any, values: list[Any]) -> Sequence[Any]:
         return [second_derivative(instruction, values)]
     assert isinstance(instruction, ConstantInstruction)
     return [jnp.asarray(instruction.value)]
+
+
+def _evaluated(equation: Equation, values: list[Any]) -> Sequence[Any]:
+    """What an equation computes.
+
+    A differentiated function with a rule for cotangents gives the value that this rule computes, as
+    it does under `jax.vjp`: further derivatives are then those of the rule's code.
+    """
+    if equation.name not in COTANGENT_RULES or not any(equation.active):
+        return equation.evaluate(*values)
+    results: Sequence[Any] = jax.vjp(lambda *values: list(equation.evaluate(*values)), *values)[0]
+    return results
 
 
 def dense_block(block: Block, slots: Sequence[Any]) -> Array:

@@ -10,6 +10,7 @@ is honoured and its structure is kept.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -81,10 +82,11 @@ class _Reference:
 
 
 class _Inliner:
-    def __init__(self, treatment: Treatment, orders: int = 1):
+    def __init__(self, treatment: Treatment, orders: int = 1, keep_rules: bool = False):
         self.listing = Listing()
         self.treatment = treatment
         self.orders = orders
+        self.keep_rules = keep_rules
         self.seen: dict[Hashable, tuple[int, ...]] = {}
         # Where an inlined tangent program comes from: its own lines mean nothing to the user.
         self.origin: Any = None
@@ -131,7 +133,7 @@ class _Inliner:
             results = self.nested(params[INLINED_CALLS[name]], inputs, stack)
             self.callers = outer
             return results
-        if name in CUSTOM_CALLS and not active:
+        if name in CUSTOM_CALLS and not (active or (self.keep_rules and is_users_rule(params))):
             return self.nested(params[CUSTOM_CALLS[name]], inputs, stack)
         if name == "cond":
             index = self.listing.known_value(inputs[0].atom)
@@ -410,7 +412,11 @@ class _Inliner:
 
 
 def flatten_jaxpr(
-    closed: Any, differentiated: Sequence[bool], treatment: Treatment, orders: int = 1
+    closed: Any,
+    differentiated: Sequence[bool],
+    treatment: Treatment,
+    orders: int = 1,
+    keep_rules: bool = False,
 ) -> tuple[Listing, list[bool]]:
     """Inline a closed jaxpr.
 
@@ -420,11 +426,13 @@ def flatten_jaxpr(
         treatment: decides what happens to an equation on an active input.
         orders: how often the function will be differentiated (one or two). At two, the coefficients
             of inlined tangent programs carry derivatives of their own.
+        keep_rules: whether the emitted program may itself be differentiated, so that values of
+            functions with a rule of the user's are to be computed by calls of them.
 
     Returns:
         The listing, and for each output whether it depends differentiably on the inputs.
     """
-    inliner = _Inliner(treatment, orders)
+    inliner = _Inliner(treatment, orders, keep_rules)
     listing = inliner.listing
     references = []
     for variable, value in zip(closed.jaxpr.constvars, closed.consts, strict=True):
@@ -446,6 +454,31 @@ def flatten_jaxpr(
     results = inliner.run(closed.jaxpr, references)
     listing.outputs = [reference.atom for reference in results]
     return listing, [reference.active for reference in results]
+
+
+def is_users_rule(params: dict[str, Any]) -> bool:
+    """Whether a call's derivative rule was written outside of JAX, as far as can be told.
+
+    JAX's own rules (relu, logsumexp, sinc, ...) are derivatives of what their functions compute.
+    """
+    rule = _written_in(params.get("jvp_jaxpr_fun"))
+    if rule is None:
+        return True
+    if rule.endswith("custom_derivatives.py"):  # `defjvps` wraps the rules, wherever they are
+        body = _written_in(getattr(params.get("call_jaxpr"), "jaxpr", None)) or ""
+        return not (body.startswith(_JAX) and f"{os.sep}nn{os.sep}" in body)
+    return not rule.startswith(_JAX)
+
+
+_JAX = os.path.dirname(jax.__file__) + os.sep
+
+
+def _written_in(function: Any) -> str | None:
+    """The file that a traced function is from; None where that is not known."""
+    info = getattr(getattr(function, "debug_info", None), "func_src_info", None)
+    if not isinstance(info, str) or " at " not in info:
+        return None
+    return info.rpartition(" at ")[2].rpartition(":")[0]
 
 
 def _known_constant(value: Any) -> np.ndarray | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from .inline import CUSTOM_CALLS
 from .listing import Constant, Listing
 
 __all__ = ["Unstable", "jaxpr_key", "listing_key"]
@@ -22,6 +23,8 @@ def listing_key(listing: Listing) -> Hashable:
     Raises:
         Unstable: where an equation's parameters hold Python functions.
     """
+    if any(e.name in CUSTOM_CALLS and not any(e.active) for e in listing.equations):
+        raise Unstable  # kept for the derivative that its rule gives
     equations = tuple(
         (
             equation.name,

@@ -19,7 +19,7 @@ from jax import dtypes, tree_util
 
 from ..errors import InvalidArgumentError, InvalidTypeError
 
-__all__ = ["Traced", "trace"]
+__all__ = ["Traced", "is_traced", "trace"]
 
 _CONCRETE_NEEDED = (
     jax.errors.ConcretizationTypeError,
@@ -63,6 +63,17 @@ class Traced:
         """Abstract values of the differentiated inputs."""
         pairs = zip(self.closed.jaxpr.invars, self.differentiated, strict=True)
         return [variable.aval for variable, moves in pairs if moves]
+
+
+def is_traced(value: Any) -> bool:
+    """Whether a value is one of a transformation under way (`jit`, `vmap`, `grad`, ...)."""
+    if not isinstance(value, jax.Array):
+        return False
+    try:
+        _ = value.is_fully_addressable
+        return False
+    except jax.errors.ConcretizationTypeError:
+        return True
 
 
 def check_callable(fun: Any) -> None:

@@ -92,7 +92,8 @@ class Builder:
     def opaque(self, reference: OpaqueMap, dtype: Any) -> int:
         present = tuple(argument is not None for argument in reference.arguments)
         inputs = tuple(self.reference(a, dtype) for a in reference.arguments if a is not None)
-        key = (id(reference.equation), reference.into, reference.out, inputs)
+        place = (reference.into, reference.out, reference.conjugate)
+        key = (id(reference.equation), place, inputs)
         if key not in self.made:
             slot = self.slot((), dtype, array=False)
             types = tuple(self.listing.type_of(atom) for atom in reference.equation.inputs)

@@ -16,7 +16,7 @@ import numpy as np
 from ..edges.draft import Draft, DraftFactor
 from ..edges.maps import IndexMap, constant, label
 from ..edges.terms import Factor, Number, Opaque, Term
-from ..errors import InternalError, InvalidTypeError
+from ..errors import InternalError
 from ..graph.listing import Atom, Constant, Equation, Listing
 
 __all__ = [
@@ -80,6 +80,8 @@ class OpaqueMap:
         batch_out: the same dimensions of the output.
         arguments: references of all inputs; None where a linear equation has no value.
         slot: whether the map is the equation itself, with the tangent in the place of the input.
+        conjugate: of a map `A dz + B conj(dz)` between complex arrays, which half is meant: False
+            for A, True for B; None where the map is as it is.
     """
 
     equation: Equation
@@ -90,6 +92,7 @@ class OpaqueMap:
     batch_out: tuple[int, ...]
     arguments: tuple[Reference | None, ...]
     slot: bool = False
+    conjugate: bool | None = None
 
 
 Reference = Primal | Known | Local | OpaqueMap
@@ -271,8 +274,9 @@ class Site:
         they are ("each": linear in every input), or zero ("joint": linear in all of them together).
         """
         complex_in, complex_out = self.inputs[i].is_complex, self.outputs[k].is_complex
-        if complex_in and complex_out and self.name not in HOLOMORPHIC:
-            raise self._complex_error()
+        halves: tuple[bool | None, ...] = (None,)
+        if complex_in and complex_out and not is_holomorphic(self.equation):
+            halves = (False, True)
         # JAX pushes real tangents into a complex output, and pulls real cotangents back to a
         # complex input, with the meaning that terms have; not the other way round.
         forward = forward and (complex_out or not complex_in)
@@ -294,38 +298,71 @@ class Site:
             else self._reference(atom)
             for place, atom in enumerate(self.equation.inputs)
         )
-        reference = OpaqueMap(
-            self.equation, i, k, opaque, tuple(batch_in), tuple(batch_out), arguments, bool(slot)
-        )
         factor = Factor(tuple(axes_of(len(sizes))), tuple(sizes), opaque=opaque)
-        return self.piece(
-            sizes,
-            [label(names_out[d]) for d in range(len(shape_out))],
-            [label(names_in[d]) for d in range(len(shape_in))],
-            [(reference, factor)],
-        )
+        pieces = []
+        for conjugate in halves:
+            reference = OpaqueMap(
+                self.equation,
+                i,
+                k,
+                opaque,
+                tuple(batch_in),
+                tuple(batch_out),
+                arguments,
+                bool(slot),
+                conjugate,
+            )
+            pieces += self.piece(
+                sizes,
+                [label(names_out[d]) for d in range(len(shape_out))],
+                [label(names_in[d]) for d in range(len(shape_in))],
+                [(reference, factor)],
+                conj=bool(conjugate),
+            )
+        return pieces
 
-    def _complex_error(self) -> InvalidTypeError:
-        return InvalidTypeError(
-            f"'{self.name}' ({self.equation.source}) has no rule for complex numbers here. Split "
-            "its input into real and imaginary parts, or keep it out of the differentiated part."
-        )
 
-
-#: Opaque primitives that are linear over the complex numbers in each differentiated input.
+#: Primitives that turn a holomorphic function of their inputs into one.
 HOLOMORPHIC = frozenset(
     {
-        "cumsum",
-        "cumprod",
-        "dynamic_slice",
-        "dynamic_update_slice",
-        "fft",
-        "gather",
-        "scatter",
-        "scatter-add",
-        "triangular_solve",
+        *("add", "add_any", "sub", "neg", "mul", "div", "integer_pow", "square", "dot_general"),
+        *("exp", "exp2", "expm1", "log", "log1p", "sqrt", "rsqrt", "sin", "cos", "tan", "logistic"),
+        *("sinh", "cosh", "tanh", "asin", "acos", "atan", "asinh", "acosh", "atanh"),
+        *("reduce_sum", "reduce_prod", "cumsum", "cumprod", "conv_general_dilated", "fft"),
+        *("broadcast_in_dim", "reshape", "transpose", "squeeze", "expand_dims", "rev", "copy"),
+        *("concatenate", "pad", "slice", "split", "select_n", "dynamic_slice", "gather", "copy_p"),
+        *("convert_element_type", "reduce_precision", "add_jaxvals"),
+        *("dynamic_update_slice", "scatter", "scatter-add", "scatter-mul", "scatter_mul"),
+        *("lu", "triangular_solve"),
+        *("scan", "while", "cond", "jit", "pjit", "closed_call", "remat", "checkpoint"),
+        *("custom_linear_solve", "custom_jvp_call"),
     }
 )
+
+
+def is_holomorphic(equation: Equation) -> bool:
+    """Whether an equation is a holomorphic function of its complex inputs, as far as is known."""
+    if equation.name not in HOLOMORPHIC or equation.params.get("conjugate_a", False):
+        return False
+    stack: list[Any] = list(equation.params.values())
+    while stack:
+        value = stack.pop()
+        if isinstance(value, tuple | list):
+            stack.extend(value)
+        for inner in getattr(getattr(value, "jaxpr", value), "eqns", ()):
+            if not any(_is_complex(atom.aval) for atom in inner.invars):
+                continue
+            real = not all(_is_complex(variable.aval) for variable in inner.outvars[:1])
+            if real or inner.primitive.name not in HOLOMORPHIC:
+                return False
+            if inner.params.get("conjugate_a", False):
+                return False
+            stack.extend(inner.params.values())
+    return True
+
+
+def _is_complex(aval: Any) -> bool:
+    return np.issubdtype(getattr(aval, "dtype", np.bool_), np.complexfloating)
 
 
 def shape_of(reference: Reference, listing: Listing) -> tuple[int, ...]:

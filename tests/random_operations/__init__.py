@@ -7,10 +7,14 @@ to ``FAMILIES``. Existing seeds then draw other programs; nothing else changes.
 from tests.random_operations import (
     compositions,
     contractions,
+    control_flow,
+    data_indexing,
     elementwise,
     indexing,
+    linear_algebra,
     reductions,
     shaping,
+    transforms,
     windows,
 )
 from tests.random_operations.builder import NotApplicable, Operation, ProgramBuilder, Value
@@ -23,6 +27,10 @@ FAMILIES = {
     "indexing": indexing.operation,
     "windows": windows.operation,
     "compositions": compositions.operation,
+    "control flow": control_flow.operation,
+    "linear algebra": linear_algebra.operation,
+    "data indexing": data_indexing.operation,
+    "transforms": transforms.operation,
 }
 
 __all__ = ["FAMILIES", "NotApplicable", "Operation", "ProgramBuilder", "Value"]

@@ -64,6 +64,9 @@ class ProgramBuilder:
         values: everything computed so far, inputs first.
         steps: the calls made so far, in execution order.
         used: indices of the values that are operands of a step.
+        depth: how many programs this one is nested in.
+        mode: "forward" or "reverse" where JAX has only that mode of differentiation for a step.
+        precision: machine epsilon of the lowest precision in use.
     """
 
     rng: np.random.Generator
@@ -71,6 +74,28 @@ class ProgramBuilder:
     values: list[Value] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     used: set[int] = field(default_factory=set)
+    depth: int = 0
+    mode: str = ""
+    precision: float = 0.0
+
+    # ---------------------------------------------------------------- what JAX can differentiate
+
+    def use_forward_mode(self) -> None:
+        """Note a step that JAX pushes tangents through only; not beside one of the other kind."""
+        self._use("forward")
+
+    def use_reverse_mode(self) -> None:
+        """Note a step that JAX pulls cotangents through only; not beside one of the other kind."""
+        self._use("reverse")
+
+    def _use(self, mode: str) -> None:
+        if self.mode not in ("", mode):
+            raise NotApplicable
+        self.mode = mode
+
+    def lower_precision(self, epsilon: float) -> None:
+        """Note that results are as good as a precision, at most."""
+        self.precision = max(self.precision, epsilon)
 
     # ---------------------------------------------------------------- random draws
 
@@ -200,6 +225,15 @@ class ProgramBuilder:
             Step(name, fun, tuple(v.index for v in operands), tuple(v.index for v in new))
         )
         return new[0] if single else new
+
+
+    def run(self, steps: range, environment: dict[int, Any]) -> None:
+        """Execute steps on the values in ``environment``, which takes their results."""
+        for k in steps:
+            step = self.steps[k]
+            outcome = step.fun(*(environment[i] for i in step.operands))
+            results = outcome if isinstance(outcome, tuple) else (outcome,)
+            environment.update(zip(step.results, results, strict=True))
 
 
 Operation = Callable[[ProgramBuilder], object]
