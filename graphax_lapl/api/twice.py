@@ -17,10 +17,13 @@ import numpy as np
 from jax import Array
 from jax.extend.core import jaxpr_as_fun
 
+from elimination_orders import Strategy
+
 from ..errors import InvalidTypeError
 from ..graph.tracing import Traced
 from ..program.laplacian import Metric
 from .jacobian import jacve
+from .orders import resolve_order
 from .planning import Prepared
 
 __all__ = [
@@ -119,6 +122,9 @@ def hessian_blocks(prepared: Prepared, order: Any, sparse: bool) -> list[list[li
         jax.eval_shape(first, leaves)
     except ValueError:  # a while loop has no reverse mode
         first = jax.jacfwd(outputs)
+    if not isinstance(order, str | Strategy):
+        resolve_order(order, prepared.graph)  # it is checked, but the graph here is another one
+        order = "auto"
     rows = iter(jacve(first, order=order, sparse_representation=sparse)(leaves))
     blocks = []
     for variable in traced.closed.jaxpr.outvars[: traced.n_out]:
@@ -154,7 +160,7 @@ def contracted_hessian(
                     continue
                 matrix = jnp.reshape(block, (*out, math.prod(shapes[i]), math.prod(shapes[j])))
                 if metric.kind in ("seeds", "matrix"):
-                    weight = _weight(metric, arrays, i, j, len(shapes))
+                    weight = _weight(metric, arrays, i, j, len(shapes)).reshape(matrix.shape[-2:])
                     total = total + jnp.sum(matrix * weight, axis=(-2, -1))
                 elif i == j:
                     diagonal = jnp.diagonal(matrix, axis1=-2, axis2=-1)
@@ -166,9 +172,9 @@ def contracted_hessian(
 
 
 def _weight(metric: Metric, arrays: Sequence[Any], i: int, j: int, count: int) -> Array:
-    """The block of A for leaves i and j, as a matrix."""
+    """The block of A for leaves i and j."""
     if metric.kind == "seeds":
         left, right = (jnp.reshape(arrays[k], (metric.columns, -1)) for k in (i, j))
         return left.T @ right
-    weight = arrays[i * count + j]
-    return jnp.reshape(weight, (math.prod(weight.shape[: weight.ndim // 2]), -1))
+    block: Array = arrays[i * count + j]
+    return block

@@ -82,8 +82,8 @@ def swapped(structure: Structure, split: int) -> Recipe:
         draft.into = [*draft.into[split:], *draft.into[:split]]
         items += finished_items(draft)
     into = (*structure.in_shape[split:], *structure.in_shape[:split])
-    complex_out = structure.complex_out
-    return sum_of_terms(items, structure.out_shape, into, complex_out, False, writer)
+    kinds = (structure.complex_out, structure.complex_in)
+    return sum_of_terms(items, structure.out_shape, into, *kinds, writer)
 
 
 @lru_cache(maxsize=1 << 12)
@@ -182,8 +182,11 @@ def _contracted(
                 weights = densified(*weights, writer)
             left, right = dense_left, dense_left if equal else dense_right
     into = {"summed": (), "columnwise": columns, "pairs": (*columns, *second.in_shape)}[columns_are]
-    complex_out = curvature.complex_out
-    return sum_of_terms(items, curvature.out_shape, into, complex_out, False, writer)
+    # Pairs of complex columns stay complex: a real part that is still to be taken is taken later.
+    complex_in = columns_are == "pairs" and (first.complex_in or second.complex_in)
+    return sum_of_terms(
+        items, curvature.out_shape, into, curvature.complex_out, complex_in, writer
+    )
 
 
 def _all_products(

@@ -175,9 +175,9 @@ def second_derivative(instruction: CurvatureInstruction, operands: Sequence[Arra
 
     if needs_all_tangents(instruction.equation):
         # Zero columns for the operands that do not move.
-        shape = columns.shape[columns.ndim - instruction.rank :]
+        leading = columns.shape[: instruction.rank]
         for k in _differentiable(values):
-            still = jnp.zeros((*values[k].shape, *shape), values[k].dtype)
+            still = jnp.zeros((*leading, *values[k].shape), values[k].dtype)
             if changes[k] is None and instruction.present[k]:
                 changes[k] = still
     chosen = [k for k, array in enumerate(tangents) if array is not None]

@@ -258,6 +258,8 @@ class _Laplacian(Carrier):
         arriving = before.get(cut, {})
         for space, edge in arriving.items():
             for other, weight in (weights or {}).get(space, {space: None}).items():
+                if other not in arriving:
+                    continue
                 half = edge if weight is None else self.product(edge, weight, cut)
                 across = self.made_by(transpose(arriving[other][0]), arriving[other][1], cut)
                 if half is not None and across is not None:
