@@ -260,12 +260,14 @@ class _Slopes:
     def of_primal(self, reference: Primal) -> list[Slope]:
         listing = self.site.listing
         if reference.variable == listing.value(self.output):
-            # The result's own derivative, written through the inputs.
+            # The result's own derivative, written through what the inputs' values move with.
             result = []
             for i, pieces in self.partials.items():
                 atom = self.site.equation.inputs[i]
                 assert isinstance(atom, int)
-                result += [(listing.vertex(atom), piece) for piece in pieces]
+                moves = listing.moving_vertex(atom)
+                if moves is not None:
+                    result += [(moves, piece) for piece in pieces]
             return result
         along = listing.moving_vertex(reference.variable)
         if along is None:

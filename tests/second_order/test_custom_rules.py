@@ -137,7 +137,13 @@ WAYS: dict[str, Callable[[Callable[[Any], Any]], Callable[[Any], Any]]] = {
     "before and after": lambda fun: lambda x: jnp.sin(fun(x * x[::-1]) * x),
     "scalar": lambda fun: lambda x: jnp.sum(fun(jnp.exp(x)) ** 2),
     "twice": lambda fun: lambda x: fun(jnp.cos(fun(x))) * fun(x),
+    "by functions of their result": lambda fun: lambda x: jnp.tanh(fun(x)) * jnp.exp(2.0 * fun(x)),
     "shared": lambda fun: lambda x: (fun(x), jnp.exp(fun(x)) + x**2 * jnp.sum(fun(x))),
+}
+
+
+BESIDES = {
+    (rule, "by functions of their result") for rule in ("scaled", "straight through, tanh slope")
 }
 
 
@@ -145,7 +151,11 @@ def parameters() -> list[Any]:
     """All rules in two ways by default, in the others in the long suite."""
     quick = ("before and after", "twice")
     return [
-        pytest.param(rule, way, marks=[] if way in quick else [pytest.mark.conformance])
+        pytest.param(
+            rule,
+            way,
+            marks=[] if way in quick or (rule, way) in BESIDES else [pytest.mark.conformance],
+        )
         for rule in RULES
         for way in WAYS
     ]
