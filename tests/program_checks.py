@@ -55,9 +55,7 @@ def check_jacobian(
     """
     fun, argnums = program.fun, program.argnums
     explicit = (
-        shuffled_vertices(seed, fun, *program.args, argnums=argnums)
-        if "explicit" in orders
-        else ()
+        shuffled_vertices(seed, fun, *program.args, argnums=argnums) if "explicit" in orders else ()
     )
     found: list[Any] = [explicit if name == "explicit" else name for name in orders]
     sparse = form == "sparse"

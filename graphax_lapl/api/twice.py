@@ -20,6 +20,7 @@ from jax.extend.core import jaxpr_as_fun
 from elimination_orders import Strategy
 
 from ..errors import InvalidTypeError
+from ..graph.inline import CUSTOM_CALLS, is_users_rule
 from ..graph.tracing import Traced
 from ..program.laplacian import Metric
 from .jacobian import jacve
@@ -37,8 +38,6 @@ __all__ = [
 
 #: Calls whose rule exists for cotangents only.
 REVERSE_ONLY = frozenset({"custom_vjp_call", "custom_vjp_call_jaxpr"})
-#: Calls whose rule the user wrote.
-OWN_RULES = REVERSE_ONLY | {"custom_jvp_call"}
 
 
 def reverse_only(jaxpr: Any) -> bool:
@@ -87,7 +86,7 @@ def follows_rules_of_rules(prepared: Prepared) -> bool:
 
 
 def _holds_own_rule(params: Mapping[str, Any]) -> bool:
-    """Whether a loop or branch holds a function with its own rule.
+    """Whether a loop or branch holds a function with a rule of the user's.
 
     Its value may move otherwise than the rule says, and only inside can the two be told apart.
     """
@@ -95,7 +94,8 @@ def _holds_own_rule(params: Mapping[str, Any]) -> bool:
         for body in value if isinstance(value, tuple | list) else (value,):
             jaxpr = getattr(body, "jaxpr", body)
             for equation in getattr(jaxpr, "eqns", ()):
-                if equation.primitive.name in OWN_RULES or _holds_own_rule(equation.params):
+                own = equation.primitive.name in CUSTOM_CALLS and is_users_rule(equation.params)
+                if own or _holds_own_rule(equation.params):
                     return True
     return False
 

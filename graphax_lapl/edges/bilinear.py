@@ -184,9 +184,7 @@ def _contracted(
     into = {"summed": (), "columnwise": columns, "pairs": (*columns, *second.in_shape)}[columns_are]
     # Pairs of complex columns stay complex: a real part that is still to be taken is taken later.
     complex_in = columns_are == "pairs" and (first.complex_in or second.complex_in)
-    return sum_of_terms(
-        items, curvature.out_shape, into, curvature.complex_out, complex_in, writer
-    )
+    return sum_of_terms(items, curvature.out_shape, into, curvature.complex_out, complex_in, writer)
 
 
 def _all_products(

@@ -226,7 +226,6 @@ class ProgramBuilder:
         )
         return new[0] if single else new
 
-
     def run(self, steps: range, environment: dict[int, Any]) -> None:
         """Execute steps on the values in ``environment``, which takes their results."""
         for k in steps:

@@ -108,9 +108,7 @@ def branch(builder: ProgramBuilder) -> None:
     x = pick_carry(builder)
     y = captured(builder, x)
     count = builder.choice([2, 2, 3])
-    branches = [
-        random_body(builder, [x.shape, y.shape], [x.shape], steps=2) for _ in range(count)
-    ]
+    branches = [random_body(builder, [x.shape, y.shape], [x.shape], steps=2) for _ in range(count)]
     shift = float(builder.array(())) * 0.3
     integers = [v for v in builder.values if v.dtype == np.int64 and v.shape == ()]
     kind = builder.choice(["value", "value", "integer", "constant"])

@@ -75,7 +75,8 @@ FACTORS: dict[str, Callable[[Any], Any]] = {
     "pinv": lambda x: linalg.pinv(dominant(x)),
     "nuclear norm": lambda x: linalg.norm(dominant(x), "nuc", axis=(-2, -1)),
     "cho_solve": lambda x: jax.scipy.linalg.cho_solve(
-        (linalg.cholesky(symmetric(x)), True), jnp.stack([x[..., 0] ** 2, x[..., -1], x[..., 0]], -1)[..., :, :2]
+        (linalg.cholesky(symmetric(x)), True),
+        jnp.stack([x[..., 0] ** 2, x[..., -1], x[..., 0]], -1)[..., :, :2],
     ),
 }
 UNBATCHED = frozenset({"expm"})
@@ -94,9 +95,7 @@ def solve(builder: ProgramBuilder) -> None:
     """Linear systems: general, triangular, definite, by a user's own solver."""
     x = pick_square(builder)
     n = x.shape[-1]
-    sides = [
-        v for v in builder.values if v.rank in (1, 2) and v.shape[0] == n and v.dtype == float
-    ]
+    sides = [v for v in builder.values if v.rank in (1, 2) and v.shape[0] == n and v.dtype == float]
     y = builder.pick(where=lambda v: v in sides) if sides and x.rank == 2 else x
     lower, trans = builder.chance(0.5), builder.chance(0.3)
     unit = builder.chance(0.2)

@@ -44,7 +44,9 @@ def random_body(
     for _ in range(MAX_ATTEMPTS):
         if not wanted:
             break
-        _, operation = STRAIGHT_LINE[int(builder.rng.choice(len(weights), p=weights / weights.sum()))]
+        _, operation = STRAIGHT_LINE[
+            int(builder.rng.choice(len(weights), p=weights / weights.sum()))
+        ]
         try:
             operation(inner)
         except NotApplicable:

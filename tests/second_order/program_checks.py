@@ -250,4 +250,3 @@ def _replaced(args: Any, positions: Any, moving: Any) -> list[Any]:
 def _jacobian(program: RandomProgram) -> Callable[..., Any]:
     """JAX's first derivative, of a kind that can be differentiated once more."""
     return (jax.jacfwd if program.mode == "forward" else jax.jacrev)(program.fun, program.argnums)
-
