@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from ..graph.listing import Equation
 from ..program.instructions import (
     Block,
     ConstantInstruction,
@@ -71,7 +70,7 @@ def _execute(instruction: Any, values: list[Any]) -> Sequence[Any]:
     return [jnp.asarray(instruction.value)]
 
 
-def _evaluated(equation: Equation, values: list[Any]) -> Sequence[Any]:
+def _evaluated(equation: Any, values: list[Any]) -> Sequence[Any]:
     """What an equation computes.
 
     A differentiated function with a rule for cotangents gives the value that this rule computes, as

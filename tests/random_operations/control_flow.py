@@ -104,7 +104,7 @@ def while_loop(builder: ProgramBuilder) -> None:
 
 @operation(weight=3)
 def branch(builder: ProgramBuilder) -> None:
-    """cond or switch on a value, an integer input or a constant; branches of any structure."""
+    """Cond or switch on a value, an integer input or a constant; branches of any structure."""
     x = pick_carry(builder)
     y = captured(builder, x)
     count = builder.choice([2, 2, 3])

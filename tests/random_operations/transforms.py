@@ -18,7 +18,7 @@ operation = OperationTable()
 
 @jax.custom_vjp
 def reversed_rule(x: jax.Array, y: jax.Array) -> jax.Array:
-    """x sin(y) with a rule for cotangents only, which is deliberately not its derivative."""
+    """The product x sin(y), whose rule (for cotangents only) is not its derivative."""
     return x * jnp.sin(y)
 
 

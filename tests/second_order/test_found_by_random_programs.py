@@ -1,4 +1,4 @@
-"""Second derivatives that random programs have shown to be wrong or refused, one small case each."""
+"""Second derivatives that random programs have shown to be wrong or refused, a case each."""
 
 from collections.abc import Callable
 from typing import Any
@@ -62,6 +62,14 @@ def test_complex_inside(name: str) -> None:
     check_second_order({**COMPLEX, **LONG}[name], X, orders=ORDERS, context=name)
 
 
+def test_solve_in_a_branch() -> None:
+    def fun(a: Any) -> Any:
+        return lax.cond(a[0, 0] > 9.0, jnp.sin, lambda a: jnp.linalg.solve(a, jnp.sin(a)), a)
+
+    check_second_order(fun, np.array([[1.3, 0.2], [-0.4, 0.9]]), orders=("reverse",))
+
+
+@pytest.mark.conformance
 def test_expm() -> None:
     matrix = np.random.default_rng(0).normal(size=(2, 2))
     check_second_order(lambda a: jax.scipy.linalg.expm(0.3 * a), matrix, orders=ORDERS)
