@@ -15,7 +15,7 @@ from tests.program_checks import FORMS, check_jacobian, chosen_orders
 from tests.random_operations import FAMILIES
 from tests.random_programs import RandomProgram, random_program
 
-SAMPLE = 56
+SAMPLE = 40
 TOTAL = 10_000
 SMOKE = 10
 FORM_SAMPLE = 24

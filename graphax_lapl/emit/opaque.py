@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -58,7 +58,7 @@ class LinearMap:
         With `L(z) = A z + B conj(z)`, A is `(L(z) - i L(i z)) / 2` and B acts on `conj(z)`.
         """
         if self.reference.conjugate is None:
-            return self._push(tangents)
+            return _by_parts(self._push, tangents, self.point.dtype)
         seeds = tangents.astype(self.point.dtype)
         if self.reference.conjugate:
             seeds = lax.conj(seeds)
@@ -71,7 +71,8 @@ class LinearMap:
         JAX's `vjp` of `L(z) = A z + B conj(z)` is `P(c) = A^T c + conj(B^T c)`.
         """
         if self.reference.conjugate is None:
-            return self._pull(cotangents)
+            out = jax.eval_shape(self.along, *self.points)
+            return _by_parts(self._pull, cotangents, out.dtype)
         plain, turned = self._pull(cotangents), self._pull(1j * cotangents)
         if self.reference.conjugate:
             return lax.conj(0.5 * (plain + 1j * turned))
@@ -98,6 +99,13 @@ class LinearMap:
         moved = _permute(cotangents, _layout(reference.batch_out, out.ndim))
         pulled = jax.vmap(lambda c: pull(c)[0])(moved.astype(out.dtype))
         return _permute(pulled, _packed(reference.batch_in, pulled.ndim - 1))
+
+
+def _by_parts(apply: Callable[[Array], Array], seeds: Array, dtype: Any) -> Array:
+    """A map of real arrays on complex seeds: of their real and imaginary parts."""
+    if jnp.iscomplexobj(seeds) and not jnp.issubdtype(dtype, jnp.complexfloating):
+        return apply(lax.real(seeds)) + 1j * apply(lax.imag(seeds))
+    return apply(seeds)
 
 
 def _differentiable(values: Sequence[Any]) -> list[int]:
