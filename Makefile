@@ -46,7 +46,7 @@ test: $(STAMP)
 	$(BIN)/python -m pytest -n $(WORKERS) $(TESTS)
 
 conformance: $(STAMP)
-	XLA_FLAGS="$$XLA_FLAGS --xla_backend_optimization_level=0" $(BIN)/python -m pytest -n $(WORKERS) -m conformance $(TESTS)
+	XLA_FLAGS="$${XLA_FLAGS:+$$XLA_FLAGS }--xla_backend_optimization_level=0" $(BIN)/python -m pytest -n $(WORKERS) -m conformance $(TESTS)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks $(SUITE)
