@@ -1,4 +1,4 @@
-"""The suites here read other people's packages, so they are collected only where they are asked for."""
+"""The suites here read other people's packages: they are collected only where asked for."""
 
 from pathlib import Path
 

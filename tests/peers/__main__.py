@@ -22,9 +22,16 @@ CACHE = HERE.parents[1] / ".cache" / "peers"
 SUITES: dict[str, tuple[str, ...]] = {
     "folx": tuple(
         f"test/test_{name}.py"
-        for name in ("layers", "composite", "complex", "customjvp", "operator", "scatter")
-    )
-    + ("test/test_shard_map.py",),
+        for name in (
+            "layers",
+            "composite",
+            "complex",
+            "customjvp",
+            "operator",
+            "scatter",
+            "shard_map",
+        )
+    ),
     "asdex": (
         "tests/_interpret",
         *(f"tests/test_{name}.py" for name in ("detection", "multidim", "scalar")),

@@ -130,9 +130,7 @@ def hessian_sparsity(
     is_sparse = {"is_leaf": lambda leaf: isinstance(leaf, SparseJacobian)}
     tree = jax.eval_shape(hessve(scalar, "auto", chosen, sparse_representation=True), *avals)
     blocks = jax.tree.leaves(tree, **is_sparse)
-    sizes = [
-        int(np.prod(leaf.shape)) for k in chosen for leaf in jax.tree.leaves(avals[k])
-    ]
+    sizes = [int(np.prod(leaf.shape)) for k in chosen for leaf in jax.tree.leaves(avals[k])]
     offsets = np.cumsum([0, *sizes])
     rows, columns = [np.zeros(0, np.int32)], [np.zeros(0, np.int32)]
     for number, block in enumerate(blocks):

@@ -69,7 +69,7 @@ def forward_laplacian(
 
 
 def _per_entry(weights: Any, args: Any) -> jax.Array:
-    """folx's weights (a tree that broadcasts to the arguments) as one vector over all entries."""
+    """Folx's weights (a tree that broadcasts to the arguments) as one vector over all entries."""
     trees = weights if isinstance(weights, tuple) else (weights,) * len(args)
     full = [
         jax.tree.map(lambda leaf, w=tree: jnp.broadcast_to(w, jnp.shape(leaf)), argument)
