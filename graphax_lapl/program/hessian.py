@@ -73,9 +73,7 @@ class _Hessian(SecondOrderBuilder):
                 made = self.product(adjoints[vertex], edge, end)
                 place = (key[0], key[1], bool(key[2]))
                 weights[place] = self.sum(weights.get(place), made, end)
-        result: dict[tuple[int, int], RunningSum] = defaultdict(
-            lambda: RunningSum(lambda a, b: self.sum(a, b, end))
-        )
+        result: dict[tuple[int, int], RunningSum] = defaultdict(lambda: self.running_sum(end))
         mirror = not self.listing.moves_with  # otherwise the user's rules may be asymmetric
         for (first, other, symmetric), weight in weights.items():
             if weight is None:
@@ -86,13 +84,10 @@ class _Hessian(SecondOrderBuilder):
                         continue
                     recipe = pull_back(weight[0], left[0], right[0])
                     made = self.made_by(recipe, (*weight[1], *left[1], *right[1]), end)
-                    if made is None:
-                        continue
                     if not (mirror and i > j):
                         result[i, j].add(made)
-                    turned = self.turned(made, i, end) if symmetric else None
-                    if turned is not None and not (mirror and j > i):
-                        result[j, i].add(turned)
+                    if symmetric and made is not None and not (mirror and j > i):
+                        result[j, i].add(self.turned(made, i, end))
         totals = {key: running.total() for key, running in result.items()}
         found = {key: edge for key, edge in totals.items() if edge is not None}
         if mirror:
@@ -121,12 +116,12 @@ class _Hessian(SecondOrderBuilder):
             return {}
         found: dict[int, Edge | None] = {end: (structure, ())}
         for u in sorted((u for u in forward if u < end), reverse=True):
-            total: Edge | None = None
+            running = self.running_sum(end)
             for v in forward[u]:
                 outer = found.get(v)
                 if outer is not None:
-                    total = self.sum(total, self.product(outer, local[u, v], end), end)
-            found[u] = total
+                    running.add(self.product(outer, local[u, v], end))
+            found[u] = running.total()
         return {v: edge for v, edge in found.items() if edge is not None}
 
 

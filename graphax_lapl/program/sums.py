@@ -23,7 +23,7 @@ class RunningSum:
     binary counter carries, so that every term is read once per doubling.
 
     Args:
-        join: adds two arrows; None is zero.
+        join: adds two arrows; None for zero.
     """
 
     def __init__(self, join: Callable[[Edge, Edge], Edge | None]):
@@ -32,8 +32,10 @@ class RunningSum:
         self.count = 0
         self.waiting: list[tuple[int, Edge]] = []
 
-    def add(self, edge: Edge) -> None:
-        """One arrow more."""
+    def add(self, edge: Edge | None) -> None:
+        """One arrow more, None for zero."""
+        if edge is None:
+            return
         self.count += 1
         if self.count <= FEW:
             self.head = edge if self.head is None else self.join(self.head, edge)
