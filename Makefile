@@ -1,7 +1,8 @@
 # Everything below needs Python 3.11+ and make, and nothing else: the first target creates .venv.
 #   make demo          the main job: elimination orders against jax.jacfwd / jax.jacrev on real inputs
 #   make test          the tests (about 12 minutes on 2 cores); TESTS=path/or/args narrows them
-#   make conformance   the long suites
+#   make conformance   the long suites (installs the extra `conformance` first)
+#   make peers         the suites of folx and asdex on this library; PEER=folx picks one (Python 3.12)
 #   make bench         the benchmarks; SUITE=name picks one, results go to benchmarks/results/local/
 #   make lint format format-check typecheck docs clean
 
@@ -15,10 +16,15 @@ SUITE ?=
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DOCS_STAMP := $(VENV)/.installed-docs
+CONFORMANCE_STAMP := $(VENV)/.installed-conformance
+PEERS_VENV ?= .venv-peers
+PEERS_PYTHON ?= python3.12
+PEERS_STAMP := $(PEERS_VENV)/.installed
+PEER ?= folx asdex
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test conformance bench lint format format-check typecheck docs clean
+.PHONY: help env demo test conformance peers bench lint format format-check typecheck docs clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -45,8 +51,21 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(BIN)/python -m pytest -n $(WORKERS) $(TESTS)
 
-conformance: $(STAMP)
+$(CONFORMANCE_STAMP): $(STAMP)
+	$(PIP_INSTALL) -e ".[conformance]"
+	@touch $@
+
+conformance: $(CONFORMANCE_STAMP)
 	XLA_FLAGS="$${XLA_FLAGS:+$$XLA_FLAGS }--xla_backend_optimization_level=0" $(BIN)/python -m pytest -n $(WORKERS) -m conformance $(TESTS)
+
+# An environment of its own: asdex needs one exact JAX (see pyproject.toml), which constraints.txt is not.
+$(PEERS_STAMP): pyproject.toml
+	$(PEERS_PYTHON) -m venv $(PEERS_VENV)
+	$(PEERS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -e ".[peers]"
+	@touch $@
+
+peers: $(PEERS_STAMP)
+	@status=0; for peer in $(PEER); do $(PEERS_VENV)/bin/python -m tests.peers $$peer || status=1; done; exit $$status
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks $(SUITE)
@@ -68,4 +87,4 @@ docs: $(DOCS_STAMP)
 	$(BIN)/mkdocs build --strict
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist site
+	rm -rf $(VENV) $(PEERS_VENV) .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist site

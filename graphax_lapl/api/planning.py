@@ -35,6 +35,10 @@ __all__ = ["Prepared", "clear_caches", "plan_for", "prepare", "programmed"]
 
 #: Orders that "auto" chooses from; ties go to the earliest.
 AUTO_ORDERS = ("reverse", "forward", "markowitz", "eliad")
+#: Where one block is the sum of more arrows than this, only the first two of `AUTO_ORDERS` are
+#: tried: the others are found by sums of arrows as well, one after the other, which would take
+#: the square of their number (hundreds of unrolled scalar equations).
+LONG_SUM = 128
 #: The primitive that `Prepared.second_choices` is about.
 WINDOWED = "conv_general_dilated"
 #: Why a second derivative is not accumulated on the function's own graph.
@@ -276,6 +280,8 @@ def _cheapest(prepared: Prepared) -> Plan:
         plan = Plan.build(prepared.graph, order, limit)
         if plan is not None and (best is None or plan.predicted_work < best.predicted_work):
             best = plan
+        if name == "forward" and best is not None and best.program.longest_sum > LONG_SUM:
+            break
     assert best is not None
     return best
 

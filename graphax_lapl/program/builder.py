@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,6 +27,7 @@ from .instructions import (
     Program,
     Slot,
 )
+from .sums import RunningSum
 
 __all__ = ["build_program"]
 
@@ -47,6 +49,11 @@ class Builder:
         self.program = Program()
         self.primal: dict[int, int] = {}
         self.made: dict[Hashable, int] = {}
+        #: Sums of arrows from inputs to outputs: no elimination reads them.
+        self.running: dict[tuple[VertexName, VertexName], RunningSum] = {}
+        self.puts_off = False
+        self.sum_cost = Cost()
+        self.eliminating: VertexName | None = None
 
     # -- slots ---------------------------------------------------------------------------------
 
@@ -206,14 +213,36 @@ class Builder:
             self.follow(order, edges)
             self.collect(edges)
             return self.program
-        work = 0
+        work, self.puts_off = 0, True
         for vertex in order:
             cost = self.eliminate(vertex, edges, into)
             work += cost.muls + cost.adds
             if max_work is not None and work > max_work:
                 return None
+        self.settle(edges)
         self.collect(edges)
         return self.program
+
+    def settle(self, edges: dict[VertexName, dict[VertexName, Edge]]) -> None:
+        """Finish the sums that were put off; the last elimination is charged with them."""
+        self.sum_cost = Cost()
+        for (u, w), running in self.running.items():
+            total = running.total()
+            if total is None:
+                del edges[u][w]
+            else:
+                edges[u][w] = total
+        if self.running:
+            self.program.longest_sum = max(running.count for running in self.running.values())
+            last = self.program.eliminations[-1]
+            self.program.eliminations[-1] = replace(last, cost=last.cost + self.sum_cost)
+
+    def joined(self, first: Edge, second: Edge, dtype: Any) -> Edge | None:
+        """The sum of two parallel arrows, None for zero; its cost goes to `sum_cost`."""
+        recipe = add(first[0], second[0])
+        self.sum_cost = self.sum_cost + recipe.cost
+        slots = self.replay(recipe, (*first[1], *second[1]), dtype, self.eliminating)
+        return None if recipe.result is None else (recipe.result, slots)
 
     def start(
         self,
@@ -242,6 +271,7 @@ class Builder:
         """Connect every predecessor with every successor, and remove the vertex."""
         sources, targets, name = into.pop(vertex), edges.pop(vertex), self.name_of(vertex)
         total, fill_in = Cost(), 0
+        self.sum_cost, self.eliminating = Cost(), name
         for u in sources:
             inner, inner_slots = edges[u].pop(vertex)
             for w, (outer, outer_slots) in targets.items():
@@ -251,26 +281,34 @@ class Builder:
                     continue
                 dtype = self.dtype_of(w)
                 slots = self.replay(recipe, (*outer_slots, *inner_slots), dtype, name)
-                new: Edge = (recipe.result, slots)
-                if w in edges[u]:
-                    parallel, parallel_slots = edges[u][w]
-                    sum_recipe = add(parallel, new[0])
-                    total = total + sum_recipe.cost
-                    slots = self.replay(sum_recipe, (*parallel_slots, *slots), dtype, name)
-                    if sum_recipe.result is None:
-                        del edges[u][w], into[w][u]
-                        continue
-                    new = (sum_recipe.result, slots)
-                else:
+                new: Edge | None = (recipe.result, slots)
+                if w not in edges[u]:
                     fill_in += 1
                     into[w][u] = None
-                edges[u][w] = new
+                elif self.puts_off and isinstance(u, str) and isinstance(w, str):
+                    self.put_off(u, w, edges[u][w], (recipe.result, slots), dtype)
+                    continue
+                else:
+                    new = self.joined(edges[u][w], (recipe.result, slots), dtype)
+                if new is None:
+                    del edges[u][w], into[w][u]
+                else:
+                    edges[u][w] = new
         for w in targets:
             into[w].pop(vertex, None)
         self.program.eliminations.append(
-            Elimination(name, len(sources), len(targets), fill_in, total)
+            Elimination(name, len(sources), len(targets), fill_in, total + self.sum_cost)
         )
-        return total
+        return total + self.sum_cost
+
+    def put_off(self, u: VertexName, w: VertexName, first: Edge, new: Edge, dtype: Any) -> None:
+        """Add to an arrow from an input to an output, which nothing reads before `settle`."""
+        running = self.running.get((u, w))
+        if running is None:
+            running = RunningSum(lambda a, b: self.joined(a, b, dtype))
+            running.add(first)
+            self.running[u, w] = running
+        running.add(new)
 
     def follow(self, steps: StraightLine, edges: dict[VertexName, dict[VertexName, Edge]]) -> None:
         """Replay products and sums of partials (edge or face elimination) instead of vertices."""

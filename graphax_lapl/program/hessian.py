@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import replace
 from typing import Any
 
 from ..edges.algebra import accumulate
 from ..edges.bilinear import pull_back, swapped
 from ..edges.terms import Structure, intern_structure
-from ..rules.lowering import identity_structure
+from ..rules.lowering import closure, identity_structure
 from ..rules.second_order import SecondOrderGraph
 from .builder import Edge
 from .instructions import Block, Program
 from .second_order import Jacobians, SecondOrderBuilder
+from .sums import RunningSum
 
 __all__ = ["build_hessian"]
 
@@ -71,7 +73,7 @@ class _Hessian(SecondOrderBuilder):
                 made = self.product(adjoints[vertex], edge, end)
                 place = (key[0], key[1], bool(key[2]))
                 weights[place] = self.sum(weights.get(place), made, end)
-        result: dict[tuple[int, int], Edge | None] = {}
+        result: dict[tuple[int, int], RunningSum] = defaultdict(lambda: self.running_sum(end))
         mirror = not self.listing.moves_with  # otherwise the user's rules may be asymmetric
         for (first, other, symmetric), weight in weights.items():
             if weight is None:
@@ -83,11 +85,11 @@ class _Hessian(SecondOrderBuilder):
                     recipe = pull_back(weight[0], left[0], right[0])
                     made = self.made_by(recipe, (*weight[1], *left[1], *right[1]), end)
                     if not (mirror and i > j):
-                        result[i, j] = self.sum(result.get((i, j)), made, end)
+                        result[i, j].add(made)
                     if symmetric and made is not None and not (mirror and j > i):
-                        turned = self.turned(made, i, end)
-                        result[j, i] = self.sum(result.get((j, i)), turned, end)
-        found = {key: edge for key, edge in result.items() if edge is not None}
+                        result[j, i].add(self.turned(made, i, end))
+        totals = {key: running.total() for key, running in result.items()}
+        found = {key: edge for key, edge in totals.items() if edge is not None}
         if mirror:
             for (i, j), edge in list(found.items()):
                 if i < j:
@@ -102,22 +104,24 @@ class _Hessian(SecondOrderBuilder):
         return self.made_by(swapped(edge[0], split), edge[1], end)
 
     def adjoints(self, local: dict[tuple[int, int], Edge], end: int) -> dict[int, Edge]:
-        """The Jacobian of an output with respect to every vertex before it."""
+        """The Jacobian of an output with respect to every vertex that a curvature lies before."""
         forward: dict[int, list[int]] = {}
         for u, v in local:
             if u in self.names and v in self.names:
                 forward.setdefault(u, []).append(v)
+        curved = closure(sorted({vertex for vertex, *_ in self.curvatures}), forward)
+        forward = {u: after for u, after in forward.items() if u in curved}
         structure = accumulate((identity_structure(self.listing, end),)).result
         if structure is None:
             return {}
         found: dict[int, Edge | None] = {end: (structure, ())}
         for u in sorted((u for u in forward if u < end), reverse=True):
-            total: Edge | None = None
+            running = self.running_sum(end)
             for v in forward[u]:
                 outer = found.get(v)
                 if outer is not None:
-                    total = self.sum(total, self.product(outer, local[u, v], end), end)
-            found[u] = total
+                    running.add(self.product(outer, local[u, v], end))
+            found[u] = running.total()
         return {v: edge for v, edge in found.items() if edge is not None}
 
 

@@ -203,6 +203,7 @@ class Program:
         values: slots of the function's outputs (value leaves, then auxiliary leaves).
         eliminations: for every eliminated vertex its in-degree, out-degree and cost.
         local_cost: cost of adding up the pieces of local partials.
+        longest_sum: number of arrows in the longest sum that one block is.
     """
 
     slots: list[Slot] = field(default_factory=list)
@@ -212,6 +213,7 @@ class Program:
     values: list[int] = field(default_factory=list)
     eliminations: list[Elimination] = field(default_factory=list)
     local_cost: Cost = field(default_factory=Cost)
+    longest_sum: int = 0
 
     def without_dead_code(self, keep_values: int | None) -> Program:
         """The program without instructions that no result needs.
@@ -239,6 +241,7 @@ class Program:
             values,
             self.eliminations,
             self.local_cost,
+            self.longest_sum,
         )
 
     def peak_bytes(self) -> int:

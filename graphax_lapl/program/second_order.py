@@ -28,6 +28,7 @@ from ..rules.lowering import closure, identity_structure
 from ..rules.second_order import SecondOrderGraph, references_of
 from ..rules.site import Reference
 from .builder import Builder, Edge
+from .sums import RunningSum
 
 __all__ = ["Jacobians", "SecondOrderBuilder"]
 
@@ -82,6 +83,12 @@ class SecondOrderBuilder(Builder):
         if first is None or second is None:
             return first or second
         return self.made_by(add(first[0], second[0]), (*first[1], *second[1]), vertex)
+
+    def running_sum(self, vertex: int, first: Edge | None = None) -> RunningSum:
+        """A sum of arrows into `vertex`, of which there may be very many."""
+        running = RunningSum(lambda a, b: self.sum(a, b, vertex))
+        running.add(first)
+        return running
 
     def prepare(self) -> dict[tuple[int, int], Edge]:
         """Evaluate the function and its local partials."""
@@ -219,12 +226,13 @@ class SecondOrderBuilder(Builder):
             backward.setdefault(v, []).append(u)
         result = dict(starts)
         for v in sorted(closure(sorted(ends), backward)):
-            row: dict[int, Edge | None] = dict(result.get(v, {}))
+            row = {space: self.running_sum(v, edge) for space, edge in result.get(v, {}).items()}
             for u in backward.get(v, ()):
                 for space, inner in result.get(u, {}).items():
                     made = self.product(local[u, v], inner, v)
-                    row[space] = self.sum(row.get(space), made, v)
-            result[v] = {space: edge for space, edge in row.items() if edge is not None}
+                    row.setdefault(space, self.running_sum(v)).add(made)
+            totals = {space: running.total() for space, running in row.items()}
+            result[v] = {space: edge for space, edge in totals.items() if edge is not None}
         return result
 
 
