@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 
 from ..program.instructions import (
     Block,
@@ -19,13 +19,14 @@ from ..program.instructions import (
     PrimalInstruction,
     Program,
 )
-from .assembly import assemble, term_values
+from .assembly import assemble
 from .coordinates import gathered_dense, is_gathered
 from .holding import held
 from .opaque import LinearMap, second_derivative
 from .recipes import operate
+from .stored import broadcast_values, cast_to
 
-__all__ = ["block_values", "dense_block", "run_program"]
+__all__ = ["dense_block", "run_program"]
 
 
 def run_program(program: Program, inputs: Sequence[Any], hold: Collection[int] = ()) -> list[Any]:
@@ -73,12 +74,12 @@ def dense_block(block: Block, slots: Sequence[Any]) -> Array:
     if block.structure is None:
         return jnp.zeros(shape, block.dtype)
     if is_gathered(block.structure):
-        return gathered_dense(block.structure, block_values(block, slots), block.dtype)
+        return gathered_dense(block.structure, _block_values(block, slots), block.dtype)
     dense = assemble(block.structure, [slots[slot] for slot in block.slots], block.dtype)
-    return _cast(dense, block.dtype)
+    return cast_to(dense, block.dtype)
 
 
-def block_values(block: Block, slots: Sequence[Any]) -> list[Array]:
+def _block_values(block: Block, slots: Sequence[Any]) -> list[Array]:
     """For each term of a block its values, one axis per label that its positions depend on."""
     if block.structure is None:
         return []
@@ -86,15 +87,5 @@ def block_values(block: Block, slots: Sequence[Any]) -> list[Array]:
     for term in block.structure.terms:
         own = [slots[slot] for slot in block.slots[start : start + len(term.factors)]]
         start += len(term.factors)
-        values, names = term_values(term, own, block.dtype)
-        labels = sorted(term.position_labels)
-        sizes = tuple(term.sizes[name] for name in labels)
-        places = [labels.index(name) for name in names]
-        result.append(_cast(lax.broadcast_in_dim(values, sizes, places), block.dtype))
+        result.append(broadcast_values(term, own, block.dtype))
     return result
-
-
-def _cast(value: Array, dtype: Any) -> Array:
-    if jnp.iscomplexobj(value) and not jnp.issubdtype(dtype, jnp.complexfloating):
-        value = lax.real(value)  # what a map to real arrays stands for
-    return value if value.dtype == dtype else lax.convert_element_type(value, dtype)
