@@ -141,13 +141,8 @@ class Plan:
 
         def run(inputs: Sequence[Any]) -> tuple[list[Any], list[list[Any]]]:
             slots = run_program(program, inputs, hold)
-            blocks = [
-                [
-                    stored_arrays(block, program, slots) if sparse else dense_block(block, slots)
-                    for block in row
-                ]
-                for row in program.blocks
-            ]
+            write: Callable[..., Any] = stored_arrays if sparse else dense_block
+            blocks = [[write(block, program, slots) for block in row] for row in program.blocks]
             return [slots[slot] for slot in program.values], blocks
 
         return run

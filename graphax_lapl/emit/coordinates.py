@@ -29,6 +29,9 @@ __all__ = ["gathered_dense", "is_gathered", "placed"]
 #: between threads, and does not gain by splitting an interleaving loop.
 MAX_INTERLEAVED = 5 << 13
 
+#: Layers of up to so many entries are read whole: a scatter is a kernel of its own.
+MAX_PASS = 1 << 11
+
 #: Matrices of up to so many entries, in at least so many terms, are read entry by entry.
 MAX_GATHERED = 1 << 14
 MIN_GATHERED_TERMS = 4
@@ -50,23 +53,25 @@ def is_gathered(structure: Structure) -> bool:
     )
 
 
-def gathered_dense(structure: Structure, values: Sequence[Array], dtype: Any) -> Array:
-    """The dense array, axes (output..., input...), from the values of the terms."""
+def gathered_dense(
+    structure: Structure, how: Placement, arrays: Sequence[Array], dtype: Any
+) -> Array:
+    """The dense array, axes (output..., input...), from the entries that `how` makes of arrays."""
     layout = coordinate_layout(structure)
     shape = (*structure.out_shape, *structure.in_shape)
     reads = np.full(structure.size, len(layout.indices), np.int32)
     reads[np.ravel_multi_index(tuple(layout.indices.T), shape)] = np.arange(len(layout.indices))
-    entries = placed(layout.placement, values, dtype)
+    entries = placed(how, arrays, dtype)
     padded = lax.concatenate([entries, jnp.zeros((1,), entries.dtype)], 0)
     return lax.reshape(_read(padded, reads), shape)
 
 
 def placed(how: Placement, values: Sequence[Array], dtype: Any) -> Array:
-    """The entries that a placement makes from the values of the terms.
+    """The entries that a placement makes from arrays.
 
     Args:
-        how: the placement; it counts the values of all terms one after the other.
-        values: for each term an array, read in C order.
+        how: the placement; it counts the elements of all arrays one after the other.
+        values: the arrays, read in C order.
         dtype: dtype of the result.
 
     Returns:
@@ -163,7 +168,8 @@ def _layer(layer: Layer, joined: Array, count: int) -> Array:
     if int(layer.entries[-1]) - first + 1 == size:
         values = _read(joined, layer.reads)
         return lax.pad(values, np.zeros((), values.dtype), [(first, count - first - size, 0)])
-    if 2 * size >= count:  # a whole pass of reads, those without a value from an appended zero
+    # A whole pass of reads, those without a value from an appended zero.
+    if count <= MAX_PASS or 2 * size >= count:
         reads = np.full(count, joined.shape[0], layer.reads.dtype)
         reads[layer.entries] = layer.reads
         return _read(lax.concatenate([joined, jnp.zeros((1,), joined.dtype)], 0), reads)

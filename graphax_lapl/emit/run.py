@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from ..edges.storage import stored_placement
 from ..program.instructions import (
     Block,
     ConstantInstruction,
@@ -24,7 +25,7 @@ from .coordinates import gathered_dense, is_gathered
 from .holding import held
 from .opaque import LinearMap, second_derivative
 from .recipes import operate
-from .stored import broadcast_values, cast_to
+from .stored import block_storage, cast_to, stored_arrays
 
 __all__ = ["dense_block", "run_program"]
 
@@ -68,24 +69,16 @@ def _execute(instruction: Any, values: list[Any]) -> Sequence[Any]:
     return [jnp.asarray(instruction.value)]
 
 
-def dense_block(block: Block, slots: Sequence[Any]) -> Array:
+def dense_block(block: Block, program: Program, slots: Sequence[Any]) -> Array:
     """The dense Jacobian of one output leaf with respect to one input leaf."""
     shape = (*block.out_shape, *block.in_shape)
     if block.structure is None:
         return jnp.zeros(shape, block.dtype)
     if is_gathered(block.structure):
-        return gathered_dense(block.structure, _block_values(block, slots), block.dtype)
+        storage = block_storage(block, program)
+        how = stored_placement(storage.structure, storage.sources)
+        if how is not None:
+            arrays = stored_arrays(block, program, slots)
+            return gathered_dense(storage.structure, how, arrays, block.dtype)
     dense = assemble(block.structure, [slots[slot] for slot in block.slots], block.dtype)
     return cast_to(dense, block.dtype)
-
-
-def _block_values(block: Block, slots: Sequence[Any]) -> list[Array]:
-    """For each term of a block its values, one axis per label that its positions depend on."""
-    if block.structure is None:
-        return []
-    result, start = [], 0
-    for term in block.structure.terms:
-        own = [slots[slot] for slot in block.slots[start : start + len(term.factors)]]
-        start += len(term.factors)
-        result.append(broadcast_values(term, own, block.dtype))
-    return result

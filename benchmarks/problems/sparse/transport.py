@@ -84,7 +84,9 @@ def _shallow_water_by_hand(state: jax.Array) -> tuple[jax.Array, ...]:
         jnp.stack([-_at(ch, EAST), _at(ch, WEST), -_at(ch, SOUTH), _at(ch, NORTH)]),  # h by u, v
         jnp.stack([-along(1, u), CORIOLIS - along(0, u), -along(1, v) - CORIOLIS, -along(0, v)]),
         jnp.stack([-cu, cu, -cv, cv]),  # u by u, and v by v
-        jnp.full((4, n, n), c * GRAVITY, state.dtype) * np.array([-1, 1, -1, 1])[:, None, None],
+        jnp.broadcast_to(
+            jnp.asarray([[[-c]], [[c]], [[-c]], [[c]]], state.dtype) * GRAVITY, (4, n, n)
+        ),  # u and v by h
     )
 
 
