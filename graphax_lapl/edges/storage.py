@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -24,13 +24,16 @@ __all__ = ["Storage", "StoredArray", "full_storage", "storage_of", "stored_place
 
 #: Arrays of up to so many elements are stored whole, whatever part of them is read.
 SMALL = 64
+#: Arrays of one shape and up to so many elements are stacked: an output of its own costs more time.
+MAX_STACKED = 1 << 13
 
 
 @dataclass(frozen=True)
 class StoredArray:
-    """One array of a sparse result; exactly one of the first three is set.
+    """One array of a sparse result; exactly one of the first four is set.
 
     Attributes:
+        parts: arrays of one shape, stacked along a new leading axis.
         numbers: known numbers, side by side.
         slot: a slot of the program, all of it, times the coefficient.
         term: the values of a term of the block, over `labels`.
@@ -38,6 +41,7 @@ class StoredArray:
         labels: see `term`.
     """
 
+    parts: tuple[StoredArray, ...] = ()
     numbers: tuple[Number, ...] = ()
     slot: int | None = None
     term: int | None = None
@@ -117,7 +121,20 @@ def storage_of(structure: Structure, slots: tuple[int, ...], direct: frozenset[i
                 (factor,),
             )
         )
-    order = {key: k for k, key in enumerate(arrays)}
+    shapes = {key: term.factors[0].shape for key, term in zip(keys, terms, strict=True)}
+    stacks: dict[Hashable, list[Hashable]] = {}
+    for key, shape in shapes.items():
+        stacked = key != "numbers" and math.prod(shape) <= MAX_STACKED
+        stacks.setdefault(("stack", shape) if stacked else key, []).append(key)
+    kept: list[StoredArray] = []
+    places: dict[Hashable, tuple[int, int | None]] = {}
+    for group in stacks.values():
+        for j, key in enumerate(group):
+            places[key] = len(kept), j if len(group) > 1 else None
+        parts = tuple(arrays[key] for key in group)
+        kept.append(StoredArray(parts=parts) if len(parts) > 1 else parts[0])
+    sizes = [len(array.parts) for array in kept]
+    terms = [_in_stack(term, *places[key], sizes) for key, term in zip(keys, terms, strict=True)]
     stored = intern_structure(
         structure.out_shape,
         structure.in_shape,
@@ -125,7 +142,16 @@ def storage_of(structure: Structure, slots: tuple[int, ...], direct: frozenset[i
         structure.complex_out,
         structure.complex_in,
     )
-    return Storage(stored, tuple(order[key] for key in keys), tuple(arrays.values()))
+    return Storage(stored, tuple(places[key][0] for key in keys), tuple(kept))
+
+
+def _in_stack(term: Term, source: int, part: int | None, sizes: Sequence[int]) -> Term:
+    """The term, reading its array as a part of a stack of so many."""
+    if part is None:
+        return term
+    (factor,) = term.factors
+    whole = Factor((constant(part), *factor.axes), (sizes[source], *factor.shape))
+    return replace(term, factors=(whole,))
 
 
 def _worth_storing(

@@ -40,6 +40,9 @@ def stored_arrays(block: Block, program: Program, slots: Sequence[Any]) -> list[
 def _stored(
     array: StoredArray, block: Block, slots: Sequence[Any], inputs: frozenset[int]
 ) -> Array:
+    if array.parts:
+        parts = [_stored(part, block, slots, inputs) for part in array.parts]
+        return lax.concatenate([lax.expand_dims(part, (0,)) for part in parts], 0)
     if array.numbers:
         return cast_to(jnp.asarray(np.asarray(array.numbers)), block.dtype)
     if array.slot is not None:
