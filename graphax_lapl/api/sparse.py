@@ -189,10 +189,23 @@ class SparseJacobian:
         """The entries in coordinate order, or those of the main diagonal."""
         how = stored_placement(self.structure, self._sources, diagonal)
         if how is not None:
-            return placed(how, self.arrays, self.dtype)
+            return placed(how, self._unstacked(), self.dtype)
         structure = self.structure
         how = diagonal_placement(structure) if diagonal else coordinate_layout(structure).placement
         return placed(how, spread_values(structure, self._operands()), self.dtype)
+
+    def _unstacked(self) -> list[Any]:
+        """The arrays with stacks taken apart, which XLA never makes then."""
+        apart = set(range(len(self.arrays)))
+        for term, source in zip(self.structure.terms, self._sources, strict=True):
+            axes = term.factors[0].axes
+            if len(axes) < 2 or axes[0].parts:
+                apart.discard(source)
+        return [
+            part
+            for source, array in enumerate(self.arrays)
+            for part in (_apart(array) if source in apart else [array])
+        ]
 
     def _rows_and_columns(self) -> tuple[np.ndarray, np.ndarray]:
         """Positions of the entries in the flattened matrix."""
@@ -533,6 +546,10 @@ class SparseJacobian:
                 f"{what} of a batch of matrices (batch_shape {self.batch_shape}): expected a "
                 f"single one; {instead}."
             )
+
+
+def _apart(array: Any) -> list[Any]:
+    return [jax.lax.index_in_dim(array, k, keepdims=False) for k in range(array.shape[0])]
 
 
 def _is_number(value: Any) -> bool:
