@@ -51,8 +51,8 @@ def _upwind_by_hand(w: jax.Array) -> tuple[jax.Array, ...]:
 def make_upwind(n: int, dtype: Any, seed: int) -> Instance:
     """The equation on an n x n grid, n >= 3."""
     own = np.arange(n * n).reshape(n, n)
-    cols = [np.roll(own, -step, axis) for axis, step in (EAST, WEST, SOUTH, NORTH)]
-    rows, cols = joined(*((own, part) for part in (own, *cols)))
+    beside = [np.roll(own, -step, axis) for axis, step in (EAST, WEST, SOUTH, NORTH)]
+    rows, cols = joined(*((own, part) for part in (own, *beside)))
     return Instance(upwind, uniform(seed, n * n, dtype), _upwind_by_hand, rows, cols)
 
 
