@@ -14,6 +14,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import jax
+
 from benchmarks.problems.sparse import SPARSE_PROBLEMS
 from benchmarks.render import provenance
 from benchmarks.sparse.measure import SparseReport, measure_dense, measure_problem
@@ -124,6 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"unknown problem {', '.join(unknown)}; there are: {', '.join(SPARSE_PROBLEMS)}"
         )
     if options.worker:
+        jax.config.update("jax_cpu_enable_async_dispatch", False)
         for name in options.problems:
             worker(name, options.rounds, options.max_seconds)
         return 0

@@ -134,7 +134,7 @@ def measure_dense(
         calls = {name: compiled(fun, instance.x)[0] for name, fun in dense.items()}
         calls["ours, dense"] = compiled(jacve(ours), instance.x)[0]
         report.outcomes = {name: Outcome() for name in calls}
-        for name in ("ours", "by hand", "asdex"):
+        for name in ("ours", "ours, data", "by hand", "asdex"):
             prepared, report.outcomes[name] = _prepare(METHODS[name], instance, problem.kind, 60.0)
             if prepared is not None:
                 calls[name] = prepared.call

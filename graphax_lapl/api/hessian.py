@@ -11,7 +11,7 @@ from jax.extend.core import jaxpr_as_fun
 
 from ..graph.tracing import check_callable
 from ..program.hessian import build_hessian
-from .jacobian import rebuild_aux, sparse_leaf
+from .jacobian import rebuild_aux, sparse_leaves
 from .orders import EliminationOrder
 from .plan import Plan
 from .planning import Prepared, prepare, programmed
@@ -82,10 +82,7 @@ def hessve(
             stable = prepared.key is not None
             aux, flat = plan.run(prepared.inputs, False, sparse_representation, stable)
             if sparse_representation:
-                flat = [
-                    [sparse_leaf(block, leaf) for block, leaf in zip(row, leaves, strict=True)]
-                    for row, leaves in zip(plan.pruned(False).blocks, flat, strict=True)
-                ]
+                flat = sparse_leaves(plan.pruned(False), flat)
             count = len(traced.in_types)
             rows = [[row[k * count : (k + 1) * count] for k in range(count)] for row in flat]
         tree = _nested(prepared, rows)

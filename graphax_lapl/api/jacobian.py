@@ -8,17 +8,16 @@ from typing import Any
 
 from jax import tree_util
 
-from ..edges.layout import Origin
-from ..edges.sparse_form import value_structure
 from ..edges.terms import intern_structure
+from ..emit.stored import block_storage
 from ..graph.tracing import check_callable
-from ..program.instructions import Block
+from ..program.instructions import Block, Program
 from .orders import EliminationOrder
 from .plan import Plan
 from .planning import Prepared, plan_for, prepare
 from .sparse import SparseJacobian
 
-__all__ = ["jacve", "nested", "rebuild_aux", "sparse_leaf", "value_and_jacve"]
+__all__ = ["jacve", "nested", "rebuild_aux", "sparse_leaves", "value_and_jacve"]
 
 Order = str | Sequence[int] | EliminationOrder | Plan
 
@@ -126,41 +125,26 @@ def _evaluate(
     """Run a plan on the call's values; kept output values and the tree of Jacobian leaves."""
     values, blocks = plan.run(prepared.inputs, with_values, sparse, prepared.key is not None)
     if sparse:
-        blocks = [
-            [sparse_leaf(block, leaf) for block, leaf in zip(row, leaves, strict=True)]
-            for row, leaves in zip(plan.pruned(with_values).blocks, blocks, strict=True)
-        ]
+        blocks = sparse_leaves(plan.pruned(with_values), blocks)
     return values, nested(prepared, blocks)
 
 
-def sparse_leaf(block: Block, values: list[Any]) -> SparseJacobian:
-    """A block of a program as a user sees it."""
+def sparse_leaves(
+    program: Program, blocks: Sequence[Sequence[Sequence[Any]]]
+) -> list[list[SparseJacobian]]:
+    """Blocks as a user sees them, from the arrays that each of them keeps."""
+    return [
+        [_sparse_leaf(block, program, arrays) for block, arrays in zip(row, kept, strict=True)]
+        for row, kept in zip(program.blocks, blocks, strict=True)
+    ]
+
+
+def _sparse_leaf(block: Block, program: Program, arrays: Sequence[Any]) -> SparseJacobian:
     if block.structure is None:
         empty = intern_structure(block.out_shape, block.in_shape, ())
         return SparseJacobian(empty, (), block.dtype)
-    structure = value_structure(block.structure)
-    return SparseJacobian(structure, tuple(values), block.dtype, _origins(block))
-
-
-def _origins(block: Block) -> tuple[Origin, ...] | None:
-    """For every term of a block where its values come from; None where no slots hold them."""
-    assert block.structure is not None
-    if len(block.slots) != len(block.structure.factors):
-        return None  # compressed evaluation
-    result, slots = [], iter(block.slots)
-    for term in block.structure.terms:
-        own = tuple(next(slots) for _ in term.factors)
-        axes = sorted(term.position_labels)
-        order = {n: k for k, n in enumerate([*axes, *sorted({*term.labels} - {*axes})])}
-        reads = tuple(
-            (slot, tuple(axis.renamed(order) for axis in factor.axes), factor.conj)
-            for slot, factor in zip(own, term.factors, strict=True)
-        )
-        sizes = () if not own else tuple(term.sizes[n] for n in order)
-        summed = () if own else tuple(term.sizes[n] for n in order if n not in axes)
-        key = (term.coefficient, reads, sizes, len(axes) if own else summed)
-        result.append(Origin(key, not own))
-    return tuple(result)
+    storage = block_storage(block, program)
+    return SparseJacobian(storage.structure, tuple(arrays), block.dtype, storage.sources)
 
 
 def nested(prepared: Prepared, blocks: list[list[Any]]) -> Any:

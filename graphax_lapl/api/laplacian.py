@@ -19,7 +19,7 @@ from ..program.counts import work_per_sample
 from ..program.laplacian import FirstOrder, Metric, build_laplacian
 from ..rules.second_order import SecondOrderGraph
 from .hessian_parts import hessian_vector_product
-from .jacobian import rebuild_aux, sparse_leaf, value_and_jacve
+from .jacobian import rebuild_aux, sparse_leaves, value_and_jacve
 from .orders import EliminationOrder
 from .plan import Plan
 from .planning import Prepared, prepare, programmed
@@ -326,8 +326,8 @@ def forward_laplacian(
         values, blocks = plan.run(prepared.inputs, True, True, prepared.key is not None)
         results = []
         ravel = raveling_order(traced)
-        for value, row, found in zip(values, plan.pruned(True).blocks, blocks, strict=False):
-            parts = [sparse_leaf(b, f) for b, f in zip(row, found, strict=True)]
+        rows = sparse_leaves(plan.pruned(True), blocks)
+        for value, parts in zip(values, rows, strict=False):
             column, leaves = parts[0].todense(), parts[1:]
             jacobian = LaplacianJacobian(tuple(leaves[k] for k in ravel), tuple(value.shape))
             results.append(LaplacianResult(value, jacobian, column))

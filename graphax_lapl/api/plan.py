@@ -12,7 +12,8 @@ from typing import Any
 import jax
 
 from ..edges.terms import Structure
-from ..emit.run import block_values, dense_block, run_program
+from ..emit.run import dense_block, run_program
+from ..emit.stored import stored_arrays
 from ..errors import InvalidArgumentError
 from ..graph.computational_graph import ComputationalGraph
 from ..program.builder import build_program
@@ -133,15 +134,15 @@ class Plan:
         Returns:
             A function from the list of constants and leaves to `(values, blocks)`: the kept output
             values, and for every output leaf and every differentiated leaf a dense block, or with
-            `sparse` the list of its terms' values.
+            `sparse` the arrays that it keeps.
         """
         program = self.pruned(values)
         hold = shared_work(program) if sparse else frozenset()
 
         def run(inputs: Sequence[Any]) -> tuple[list[Any], list[list[Any]]]:
             slots = run_program(program, inputs, hold)
-            write = block_values if sparse else dense_block
-            blocks = [[write(block, slots) for block in row] for row in program.blocks]
+            write: Callable[..., Any] = stored_arrays if sparse else dense_block
+            blocks = [[write(block, program, slots) for block in row] for row in program.blocks]
             return [slots[slot] for slot in program.values], blocks
 
         return run

@@ -14,17 +14,17 @@ from jax.experimental import sparse as jax_sparse
 
 from ..edges.algebra import compose
 from ..edges.layout import (
-    Origin,
     coordinate_layout,
     diagonal_placement,
-    shared_placement,
     structural_nonzeros,
 )
 from ..edges.sparse_form import coordinate_structure, dense_form, flattened, merged, swapped
+from ..edges.storage import stored_placement
 from ..edges.terms import Structure, intern_structure
 from ..emit.assembly import assemble
 from ..emit.coordinates import placed
 from ..emit.recipes import run_recipe
+from ..emit.stored import spread_values
 from ..errors import InvalidArgumentError, InvalidTypeError
 from ..plotting import figure_and_axes
 from .spy import MAX_ENTRIES, braille_spy
@@ -40,16 +40,17 @@ __all__ = ["SparseJacobian"]
 class SparseJacobian:
     """The Jacobian of one output leaf with respect to one input leaf, as a linear map.
 
-    A sum of terms; each has an array of values and static index maps that say where they stand
-    (`structure`). Where the entries stand is no array: a jitted function that returns a
-    `SparseJacobian` returns the values only, and the index arrays (`indices`, `indptr`) are
-    numpy arrays on the host.
+    A sum of terms; each reads one of a few arrays of entries, through static index maps, and puts
+    what it reads where other static index maps say (`structure`). Where the entries stand is no
+    array: a jitted function that returns a `SparseJacobian` returns the arrays only, and the index
+    arrays (`indices`, `indptr`) are numpy arrays on the host. An array is stored once, however many
+    terms read it, and a number known while planning once, however many entries it is.
 
-    `values` are the cheapest output: they are in no particular order. `data` are the same numbers
-    in the order of `indices`, with those that fall on one entry added up.
+    `data` are the entries in the order of `indices`, with those that fall on one entry added up;
+    `values` are those of each term, in no particular order.
 
-    Under transformations. It is a pytree of its values, so it passes through `jax.jit` and
-    `jax.vmap`. What `jax.vmap` returns has a leading batch axis in every value (`batch_shape`).
+    Under transformations. It is a pytree of its arrays, so it passes through `jax.jit` and
+    `jax.vmap`. What `jax.vmap` returns has a leading batch axis in every array (`batch_shape`).
     Then `data`, `todense`, `diagonal` and `to_bcoo` have the batch axes in front; `shape` and `nse`
     are those of one matrix; `T`, `matrix`, scaling and sums work; products and the
     conversions to BCSR and scipy are refused, because it would be unclear which axis of
@@ -57,8 +58,9 @@ class SparseJacobian:
     other than 0) is refused where it can be seen from the shapes.
 
     Attributes:
-        structure: where the values stand; the zero matrix has no terms.
-        values: for every term an array with one axis per label.
+        structure: where the entries stand and how terms read the arrays; the zero matrix has no
+            terms.
+        arrays: the arrays; see `values` for one array per term.
     """
 
     #: numpy arrays leave `array @ jacobian` and `array * jacobian` to this class.
@@ -67,38 +69,36 @@ class SparseJacobian:
     def __init__(
         self,
         structure: Structure,
-        values: tuple[Any, ...],
+        arrays: tuple[Any, ...],
         dtype: Any,
-        origins: tuple[Origin, ...] | None = None,
+        sources: tuple[int, ...] | None = None,
     ):
-        """Join a structure with the values of its terms.
+        """Join a structure with its arrays.
 
         Args:
-            structure: one factor per term, as `value_structure` makes it.
-            values: for every term an array over its labels.
-            dtype: dtype of the entries; the zero matrix has no value to tell it.
-            origins: for every term where its values come from, if known. It holds for these arrays
-                only, and so is forgotten by every transformation that may change them.
+            structure: one factor per term, as `storage_of` or `value_structure` make it.
+            arrays: what the factors read.
+            dtype: dtype of the entries; the zero matrix has no array to tell it.
+            sources: for every term which of the arrays it reads; one each by default.
         """
-        self._origins = origins
         self.structure = structure
-        self.values = tuple(values)
+        self.arrays = tuple(arrays)
+        self._sources = tuple(range(len(structure.terms))) if sources is None else sources
         self._dtype = np.dtype(dtype)
         # The zero matrix has no values; an empty array tells whether it went through vmap.
         self._witness = None if structure.terms else jnp.zeros((0,), dtype)
 
-    def tree_flatten(self) -> tuple[tuple[Any, ...], tuple[Structure, Any]]:
-        """Values as leaves (an empty array for the zero matrix), structure as static data."""
-        children = self.values if self.structure.terms else (self._witness,)
-        return children, (self.structure, self._dtype)
+    def tree_flatten(self) -> tuple[tuple[Any, ...], tuple[Structure, tuple[int, ...], Any]]:
+        """Arrays as leaves (an empty one for the zero matrix), the rest as static data."""
+        children = self.arrays if self.structure.terms else (self._witness,)
+        return children, (self.structure, self._sources, self._dtype)
 
     @classmethod
-    def tree_unflatten(cls, static: tuple[Structure, Any], children: Any) -> SparseJacobian:
+    def tree_unflatten(cls, static: tuple[Any, ...], children: Any) -> SparseJacobian:
         """Rebuild from `tree_flatten`."""
         made = object.__new__(cls)
-        made._origins = None
-        made.structure, made._dtype = static
-        made.values = tuple(children) if made.structure.terms else ()
+        made.structure, made._sources, made._dtype = static
+        made.arrays = tuple(children) if made.structure.terms else ()
         made._witness = None if made.structure.terms else children[0]
         return made
 
@@ -107,7 +107,7 @@ class SparseJacobian:
     @property
     def dtype(self) -> np.dtype:
         """Dtype of the entries."""
-        kinds = {np.dtype(value.dtype) for value in self.values if hasattr(value, "dtype")}
+        kinds = {np.dtype(array.dtype) for array in self.arrays if hasattr(array, "dtype")}
         return kinds.pop() if len(kinds) == 1 else self._dtype
 
     @property
@@ -146,21 +146,26 @@ class SparseJacobian:
             assert self._witness is not None
             return tuple(np.shape(self._witness)[:-1])
         found = set()
-        for term, value in zip(self.structure.terms, self.values, strict=True):
-            shape = tuple(np.shape(value))
-            batch = shape[: len(shape) - len(term.sizes)]
-            if shape != (*batch, *term.sizes):
+        for term, source in zip(self.structure.terms, self._sources, strict=True):
+            shape, expected = tuple(np.shape(self.arrays[source])), term.factors[0].shape
+            batch = shape[: len(shape) - len(expected)]
+            if shape != (*batch, *expected):
                 raise InvalidArgumentError(
-                    f"A value of this SparseJacobian has shape {shape}, expected {term.sizes} "
+                    f"An array of this SparseJacobian has shape {shape}, expected {expected} "
                     "after batch axes that lead. With jax.vmap use out_axes=0."
                 )
             found.add(batch)
         if len(found) > 1:
             raise InvalidArgumentError(
-                f"The values of this SparseJacobian differ in their batch axes: {sorted(found)}. "
+                f"The arrays of this SparseJacobian differ in their batch axes: {sorted(found)}. "
                 "Map all of its leaves alike."
             )
         return found.pop()
+
+    @property
+    def values(self) -> tuple[Array, ...]:
+        """For every term its values: an array with one axis per label, after the batch axes."""
+        return tuple(self._per_matrix(lambda one: spread_values(one.structure, one._operands())))
 
     # ------------------------------------------------------------------ coordinates
 
@@ -178,15 +183,29 @@ class SparseJacobian:
     @property
     def data(self) -> Array:
         """The entries at `indices`: shape `(*batch_shape, nse)`."""
+        return self._per_matrix(lambda one: one._placed(diagonal=False))
 
-        def ordered(one: SparseJacobian) -> Array:
-            if one._origins is None:
-                return placed(coordinate_layout(one.structure).placement, one.values, one.dtype)
-            found, kept = shared_placement(one.structure, one._origins)
-            values = [one.values[k].reshape(-1)[:used] for k, used in kept]
-            return placed(found, values, one.dtype)
+    def _placed(self, diagonal: bool) -> Array:
+        """The entries in coordinate order, or those of the main diagonal."""
+        how = stored_placement(self.structure, self._sources, diagonal)
+        if how is not None:
+            return placed(how, self._unstacked(), self.dtype)
+        structure = self.structure
+        how = diagonal_placement(structure) if diagonal else coordinate_layout(structure).placement
+        return placed(how, spread_values(structure, self._operands()), self.dtype)
 
-        return self._per_matrix(ordered)
+    def _unstacked(self) -> list[Any]:
+        """The arrays with stacks taken apart, which XLA never makes then."""
+        apart = set(range(len(self.arrays)))
+        for term, source in zip(self.structure.terms, self._sources, strict=True):
+            axes = term.factors[0].axes
+            if len(axes) < 2 or axes[0].parts:
+                apart.discard(source)
+        return [
+            part
+            for source, array in enumerate(self.arrays)
+            for part in (_apart(array) if source in apart else [array])
+        ]
 
     def _rows_and_columns(self) -> tuple[np.ndarray, np.ndarray]:
         """Positions of the entries in the flattened matrix."""
@@ -203,7 +222,7 @@ class SparseJacobian:
 
     def todense(self) -> Array:
         """The dense array, of shape `(*batch_shape, *shape)`."""
-        return self._per_matrix(lambda one: assemble(one.structure, one.values, one.dtype))
+        return self._per_matrix(lambda one: assemble(one.structure, one._operands(), one.dtype))
 
     def diagonal(self) -> Array:
         """The main diagonal.
@@ -224,8 +243,7 @@ class SparseJacobian:
             )
 
         def entries(one: SparseJacobian) -> Array:
-            found = diagonal_placement(one.structure)
-            flat = placed(found, one.values, one.dtype)
+            flat = one._placed(diagonal=True)
             return flat.reshape(one.out_shape) if square else flat
 
         return self._per_matrix(entries)
@@ -307,7 +325,7 @@ class SparseJacobian:
     @property
     def T(self) -> SparseJacobian:
         """The transpose: output and input dimensions swapped, values shared."""
-        return self._with(swapped(self.structure), self.values)
+        return self._with(swapped(self.structure), self.arrays, self._sources)
 
     @property
     def matrix(self) -> SparseJacobian:
@@ -316,20 +334,23 @@ class SparseJacobian:
             return self
         made = flattened(self.structure)
         if made is not None:
-            return self._with(made, self.values)
+            return self._with(made, self.arrays, self._sources)
         made = coordinate_structure(*self._rows_and_columns(), self._matrix_shape())
         data = self.data
         if not made.terms:
-            return self._with(made, ())
+            return self._with(made, (), ())
         shape = (*data.shape[:-1], *made.terms[0].sizes)
-        return self._with(made, (data.reshape(shape),))
+        return self._with(made, (data.reshape(shape),), (0,))
 
     def astype(self, dtype: Any) -> SparseJacobian:
         """The same matrix in another dtype."""
-        return self._with(self.structure, [jnp.astype(v, dtype) for v in self.values], dtype)
+        return self._with(
+            self.structure, [jnp.astype(v, dtype) for v in self.arrays], self._sources, dtype
+        )
 
     def __neg__(self) -> SparseJacobian:
-        return self._with(self.structure, [jnp.negative(value) for value in self.values])
+        arrays = [jnp.negative(array) for array in self.arrays]
+        return self._with(self.structure, arrays, self._sources)
 
     def __pos__(self) -> SparseJacobian:
         return self
@@ -339,7 +360,8 @@ class SparseJacobian:
         if not _is_number(factor):
             return NotImplemented
         dtype = jnp.multiply(jnp.zeros((), self.dtype), factor).dtype
-        return self._with(self.structure, [jnp.multiply(v, factor) for v in self.values], dtype)
+        arrays = [jnp.multiply(array, factor) for array in self.arrays]
+        return self._with(self.structure, arrays, self._sources, dtype)
 
     __rmul__ = __mul__
 
@@ -348,7 +370,8 @@ class SparseJacobian:
         if not _is_number(divisor):
             return NotImplemented
         dtype = jnp.divide(jnp.zeros((), self.dtype), divisor).dtype
-        return self._with(self.structure, [jnp.divide(v, divisor) for v in self.values], dtype)
+        arrays = [jnp.divide(array, divisor) for array in self.arrays]
+        return self._with(self.structure, arrays, self._sources, dtype)
 
     def __add__(self, other: Any) -> SparseJacobian:
         """Add a `SparseJacobian` of the same shapes; terms of one pattern are added at once."""
@@ -362,10 +385,19 @@ class SparseJacobian:
                 )
         dtype = jnp.add(jnp.zeros((), self.dtype), jnp.zeros((), other.dtype)).dtype
         structure, groups = merged([self.structure, other.structure])
-        values = [jnp.astype(value, dtype) for value in (*self.values, *other.values)]
-        summed = [sum((values[k] for k in rest), values[first]) for first, *rest in groups]
-        made = self._with(structure, summed, dtype)
-        return made
+        one, two = self.astype(dtype), other.astype(dtype)
+        arrays = [*one.arrays, *two.arrays]
+        sources = [*one._sources, *(len(one.arrays) + k for k in two._sources)]
+        shared = any(len(group) > 1 for group in groups)
+        values = (*one.values, *two.values) if shared else ()
+        found = []
+        for first, *rest in groups:
+            if rest:
+                arrays.append(sum((values[k] for k in rest), values[first]))
+            found.append(len(arrays) - 1 if rest else sources[first])
+        used = sorted(set(found))
+        renamed = tuple(used.index(k) for k in found)
+        return self._with(structure, [arrays[k] for k in used], renamed, dtype)
 
     def __sub__(self, other: Any) -> SparseJacobian:
         """Subtract a `SparseJacobian` of the same shapes."""
@@ -436,7 +468,7 @@ class SparseJacobian:
         recipe = compose(numbers, dense_form(self.in_shape, rest))
         if recipe.result is None:
             return jnp.zeros((*self.out_shape, *rest), dtype)
-        operands = [jnp.astype(value, dtype) for value in (*self.values, x)]
+        operands = [jnp.astype(value, dtype) for value in (*self._operands(), x)]
         return assemble(recipe.result, run_recipe(recipe, operands, dtype), dtype)
 
     # ------------------------------------------------------------------ pictures
@@ -483,17 +515,23 @@ class SparseJacobian:
 
     # ------------------------------------------------------------------ helpers
 
-    def _with(self, structure: Structure, values: Any, dtype: Any = None) -> SparseJacobian:
-        """Another matrix from values of this one, with the same batch axes."""
+    def _operands(self) -> list[Any]:
+        """The array of each term."""
+        return [self.arrays[source] for source in self._sources]
+
+    def _with(
+        self, structure: Structure, arrays: Any, sources: tuple[int, ...], dtype: Any = None
+    ) -> SparseJacobian:
+        """Another matrix with the same batch axes."""
         made = object.__new__(SparseJacobian)
-        made.structure, made.values = structure, tuple(values)
+        made.structure, made.arrays, made._sources = structure, tuple(arrays), sources
         made._dtype = self.dtype if dtype is None else np.dtype(dtype)
         made._witness = None
         if not structure.terms:
             made._witness = jnp.zeros((*self.batch_shape, 0), made._dtype)
         return made
 
-    def _per_matrix(self, fun: Callable[[SparseJacobian], Array]) -> Array:
+    def _per_matrix(self, fun: Callable[[SparseJacobian], Any]) -> Any:
         """`fun`, mapped over the batch axes."""
         for _ in self.batch_shape:
             fun = jax.vmap(fun)
@@ -508,6 +546,10 @@ class SparseJacobian:
                 f"{what} of a batch of matrices (batch_shape {self.batch_shape}): expected a "
                 f"single one; {instead}."
             )
+
+
+def _apart(array: Any) -> list[Any]:
+    return [jax.lax.index_in_dim(array, k, keepdims=False) for k in range(array.shape[0])]
 
 
 def _is_number(value: Any) -> bool:

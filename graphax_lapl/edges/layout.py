@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
@@ -15,12 +14,11 @@ from .terms import Structure, Term
 __all__ = [
     "CoordinateLayout",
     "Layer",
-    "Origin",
     "Placement",
     "coordinate_layout",
     "diagonal_placement",
+    "moved_placement",
     "placement",
-    "shared_placement",
     "structural_nonzeros",
     "term_positions",
 ]
@@ -72,19 +70,6 @@ class CoordinateLayout:
     placement: Placement
 
 
-@dataclass(frozen=True)
-class Origin:
-    """Where the values of a term come from.
-
-    Attributes:
-        key: equal for terms whose values are equal.
-        uniform: whether all of them are one number.
-    """
-
-    key: Hashable
-    uniform: bool
-
-
 #: Up to so many values per entry are added as one array each; more by one scatter-add.
 MAX_LAYERS = 4
 
@@ -122,35 +107,11 @@ def coordinate_layout(structure: Structure) -> CoordinateLayout:
     return CoordinateLayout(indices, placement(kept, entry.ravel(), len(unique)))
 
 
-@lru_cache(maxsize=256)
-def shared_placement(
-    structure: Structure, origins: tuple[Origin, ...]
-) -> tuple[Placement, tuple[tuple[int, int], ...]]:
-    """Entries in the order of `coordinate_layout`, from as few values as possible.
-
-    Args:
-        structure: where the values stand.
-        origins: for every term where its values come from.
-
-    Returns:
-        The placement, and the terms whose values it counts one after the other, each with how many
-        of its values are meant (the first).
-    """
-    found: dict[Origin, int] = {}
-    kept: list[tuple[int, int]] = []
-    moved, total = [], 0
-    for k, (term, origin) in enumerate(zip(structure.terms, origins, strict=True)):
-        used = min(1, term.entries) if origin.uniform else term.entries
-        if origin not in found:
-            found[origin] = total
-            kept.append((k, used))
-            total += used
-        here = np.arange(term.entries) if not origin.uniform else np.zeros(term.entries, np.int64)
-        moved.append(found[origin] + here)
-    new = np.concatenate(moved).astype(np.int32 if total < np.iinfo(np.int32).max else np.int64)
-    how = coordinate_layout(structure).placement
-    layers = tuple(replace(layer, reads=new[layer.reads]) for layer in how.layers)
-    return Placement(how.count, layers), tuple(kept)
+def moved_placement(how: Placement, positions: np.ndarray) -> Placement:
+    """The placement with its k-th value read at `positions[k]` instead."""
+    moved = positions.astype(np.int32 if positions.max(initial=0) < 2**31 else np.int64)
+    layers = tuple(replace(layer, reads=moved[layer.reads]) for layer in how.layers)
+    return Placement(how.count, layers)
 
 
 @lru_cache(maxsize=256)

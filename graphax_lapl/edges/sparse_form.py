@@ -1,13 +1,14 @@
-"""Structures that hold one array of values per term, as a sparse result does.
+"""Structures of sparse results: each term has one factor, an array that it reads.
 
-Each term has the labels that its positions depend on and one factor, the array over them. So the
-values of a transposed, flattened or joined matrix are the old ones under another structure.
+The labels of a term are those that its positions depend on. So a transposed, flattened or joined
+matrix has the arrays of the old one under another structure.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -51,7 +52,7 @@ def swapped(structure: Structure) -> Structure:
     return intern_structure(
         structure.in_shape,
         structure.out_shape,
-        [_term(term.sizes, term.into, term.out) for term in structure.terms],
+        [replace(term, out=term.into, into=term.out) for term in structure.terms],
         structure.complex_in,
         structure.complex_out,
     )
@@ -72,7 +73,7 @@ def flattened(structure: Structure) -> Structure | None:
         into = _ravelled(term.into, structure.in_shape, term.sizes)
         if out is None or into is None:
             return None
-        made = _term(term.sizes, (out,), (into,))
+        made = replace(term, out=(out,), into=(into,))
         if made.position_labels != term.position_labels:
             return None
         terms.append(made)
@@ -98,7 +99,8 @@ def dense_form(out_shape: tuple[int, ...], in_shape: tuple[int, ...]) -> Structu
 def merged(structures: Sequence[Structure]) -> tuple[Structure, list[list[int]]]:
     """The sum of matrices of one shape; for each of its terms the terms that it adds up.
 
-    Terms are numbered through all structures. Equal patterns become one term.
+    Terms are numbered through all structures. Equal patterns become one term, whose factor is the
+    array over all its labels; a term of a pattern of its own keeps its factor.
     """
     groups: dict[tuple[object, ...], list[int]] = {}
     terms = [term for structure in structures for term in structure.terms]
@@ -106,10 +108,14 @@ def merged(structures: Sequence[Structure]) -> tuple[Structure, list[list[int]]]
         groups.setdefault((term.sizes, term.out, term.into), []).append(k)
     kept = list(groups.values())
     first = structures[0]
+    heads = [terms[group[0]] for group in kept]
     structure = intern_structure(
         first.out_shape,
         first.in_shape,
-        [terms[group[0]] for group in kept],
+        [
+            _term(head.sizes, head.out, head.into) if len(group) > 1 else head
+            for head, group in zip(heads, kept, strict=True)
+        ],
         first.complex_out,
         first.complex_in,
     )

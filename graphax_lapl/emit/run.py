@@ -7,8 +7,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 
+from ..edges.storage import stored_placement
 from ..program.instructions import (
     Block,
     ConstantInstruction,
@@ -19,16 +20,17 @@ from ..program.instructions import (
     PrimalInstruction,
     Program,
 )
-from .assembly import assemble, term_values
+from .assembly import assemble
 from .coordinates import gathered_dense, is_gathered
 from .holding import held
 from .opaque import LinearMap, second_derivative
 from .recipes import operate
+from .stored import block_storage, cast_to, stored_arrays
+
+__all__ = ["dense_block", "run_program"]
 
 #: Calls whose rule exists for cotangents only.
 COTANGENT_RULES = frozenset({"custom_vjp_call", "custom_vjp_call_jaxpr"})
-
-__all__ = ["block_values", "dense_block", "run_program"]
 
 
 def run_program(program: Program, inputs: Sequence[Any], hold: Collection[int] = ()) -> list[Any]:
@@ -82,34 +84,16 @@ def _evaluated(equation: Any, values: list[Any]) -> Sequence[Any]:
     return results
 
 
-def dense_block(block: Block, slots: Sequence[Any]) -> Array:
+def dense_block(block: Block, program: Program, slots: Sequence[Any]) -> Array:
     """The dense Jacobian of one output leaf with respect to one input leaf."""
     shape = (*block.out_shape, *block.in_shape)
     if block.structure is None:
         return jnp.zeros(shape, block.dtype)
     if is_gathered(block.structure):
-        return gathered_dense(block.structure, block_values(block, slots), block.dtype)
+        storage = block_storage(block, program)
+        how = stored_placement(storage.structure, storage.sources)
+        if how is not None:
+            arrays = stored_arrays(block, program, slots)
+            return gathered_dense(storage.structure, how, arrays, block.dtype)
     dense = assemble(block.structure, [slots[slot] for slot in block.slots], block.dtype)
-    return _cast(dense, block.dtype)
-
-
-def block_values(block: Block, slots: Sequence[Any]) -> list[Array]:
-    """For each term of a block its values, one axis per label that its positions depend on."""
-    if block.structure is None:
-        return []
-    result, start = [], 0
-    for term in block.structure.terms:
-        own = [slots[slot] for slot in block.slots[start : start + len(term.factors)]]
-        start += len(term.factors)
-        values, names = term_values(term, own, block.dtype)
-        labels = sorted(term.position_labels)
-        sizes = tuple(term.sizes[name] for name in labels)
-        places = [labels.index(name) for name in names]
-        result.append(_cast(lax.broadcast_in_dim(values, sizes, places), block.dtype))
-    return result
-
-
-def _cast(value: Array, dtype: Any) -> Array:
-    if jnp.iscomplexobj(value) and not jnp.issubdtype(dtype, jnp.complexfloating):
-        value = lax.real(value)  # what a map to real arrays stands for
-    return value if value.dtype == dtype else lax.convert_element_type(value, dtype)
+    return cast_to(dense, block.dtype)

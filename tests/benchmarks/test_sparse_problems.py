@@ -40,6 +40,10 @@ NONZEROS = {
     "powell": 30_000,
     "graph_regulariser": 10_000 + 2 * 30_000,
     "torsion": 9 * (7 * 1_000 - 12),
+    "upwind": 5 * 64**2,
+    "shallow_water": 24 * 48**2,
+    "cahn_hilliard": 50_000,
+    "cell_chain": 15 * 3_000 - 6,
 }
 
 

@@ -9,6 +9,7 @@ from benchmarks.problems.sparse import (
     brusselator,
     bundle_adjustment,
     burgers,
+    cell_chain,
     collocation,
     graph_regulariser,
     heat,
@@ -19,6 +20,7 @@ from benchmarks.problems.sparse import (
     networks,
     robertson,
     torsion,
+    transport,
 )
 from benchmarks.problems.sparse.problem import Instance, SparseProblem
 
@@ -37,6 +39,8 @@ _FAMILIES = (
     minimisation,
     graph_regulariser,
     torsion,
+    transport,
+    cell_chain,
 )
 
 SPARSE_PROBLEMS: dict[str, SparseProblem] = {
