@@ -20,6 +20,7 @@ from .carrier import Carrier
 from .cuts import narrow_cuts
 from .instructions import CurvatureInstruction, Program
 from .second_order import Jacobians, times
+from .tidying import tidied
 
 __all__ = ["FirstOrder", "Metric", "build_laplacian"]
 
@@ -144,7 +145,7 @@ class _Laplacian(Carrier):
                     row.append(self.block(edge, type_, self.shape_of(leaf)))
             self.program.blocks.append(row)
         self.program.values = [self.value(atom) for atom in self.listing.outputs]
-        return self.program
+        return tidied(self.program)
 
     def extra_input(self, shape: tuple[int, ...], dtype: Any) -> int:
         slot = self.slot(shape, dtype)
