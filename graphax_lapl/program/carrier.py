@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..edges.algebra import accumulate
+from ..edges.terms import Structure
 from ..rules.lowering import closure, identity_structure
 from .builder import Edge
 from .instructions import Block
-from .second_order import SecondOrderBuilder
+from .second_order import Curvatures, SecondOrderBuilder, is_pointwise
 
 __all__ = ["Carrier"]
 
@@ -26,6 +27,55 @@ class Carrier(SecondOrderBuilder):
             return Block(None, (), type_.shape, in_shape, type_.dtype)
         structure, slots = self.without_opaque(edge, type_.dtype)
         return Block(structure, slots, type_.shape, in_shape, type_.dtype)
+
+    def past_pointwise(
+        self, local: dict[tuple[int, int], Edge], curvatures: Curvatures
+    ) -> tuple[dict[tuple[int, int], Edge], Curvatures]:
+        """Let columns enter behind pointwise functions instead of inside them.
+
+        Where all that reads a vertex v does so entry by entry, `dw/dv H_v` is a share of the second
+        derivative of each reader w. So `u * sigmoid(u)` has one second derivative with respect to
+        u and one column, and what is pulled back to u or pushed on passes it in one step.
+
+        Returns:
+            The arrows that columns are carried along, and the second derivatives.
+        """
+        inside = set(self.names) - set(self.second.inputs)
+        arrows = {(u, v): edge for (u, v), edge in local.items() if v in inside}
+        sources, targets = _neighbours(arrows)
+        kept = {v for item in self.second.opaque for v in (*item.tangents, *item.moving)}
+        kept.update(vertex for *_, vertex in self.second.opaque_outputs)
+        kept.update(self.second.outputs)
+        leaves = self.second.inputs
+        pointwise = {key for key, edge in arrows.items() if is_pointwise(edge[0])}
+        at: dict[int, Curvatures] = {}
+        for key, edge in curvatures.items():
+            at.setdefault(key[0], {})[key] = edge
+        for v in sorted(inside):
+            after = targets.get(v, [])
+            stays = v in kept or not after or any((v, w) not in pointwise for w in after)
+            if stays or not all(_is_entry_by_entry(edge[0]) for edge in at.get(v, {}).values()):
+                continue
+            for (_, *arguments), edge in at.pop(v, {}).items():
+                for w in after:
+                    key = (w, *arguments)
+                    there = at.setdefault(w, {})
+                    total = self.sum(there.get(key), self.product(arrows[v, w], edge, w), w)
+                    if total is not None:
+                        there[key] = total
+                    else:
+                        there.pop(key, None)
+        passed = {
+            v
+            for v, before in sources.items()
+            if len(before) == 1
+            and v not in kept
+            and not at.get(v)
+            and before[0] not in leaves
+            and (before[0], v) in pointwise
+        }
+        moved = {key: edge for there in at.values() for key, edge in there.items()}
+        return self.fused(arrows, passed, sources, targets), moved
 
     def carry(
         self, local: dict[tuple[int, int], Edge], columns: dict[int, Edge], order: Sequence[int]
@@ -64,3 +114,23 @@ class Carrier(SecondOrderBuilder):
             for end in ends
             if end in from_column or ("end", end) in from_column
         }
+
+
+def _neighbours(
+    arrows: Iterable[tuple[int, int]],
+) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
+    """Predecessors and successors of every vertex."""
+    sources: dict[int, list[int]] = {}
+    targets: dict[int, list[int]] = {}
+    for u, v in arrows:
+        sources.setdefault(v, []).append(u)
+        targets.setdefault(u, []).append(v)
+    return sources, targets
+
+
+def _is_entry_by_entry(curvature: Structure) -> bool:
+    """Whether a bilinear map takes the entries of one place of both arguments to that place."""
+    rank = len(curvature.out_shape)
+    return curvature.in_shape == (*curvature.out_shape, *curvature.out_shape) and all(
+        term.out == term.into[:rank] == term.into[rank:] for term in curvature.terms
+    )

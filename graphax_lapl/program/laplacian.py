@@ -108,6 +108,7 @@ class _Laplacian(Carrier):
         drift = self.drift_inputs(first)
         ends = {v for v in second.outputs if v is not None}
         fused, curvatures = self.through_pointwise(local, self.curvature_edges())
+        ways, curvatures = self.past_pointwise(local, curvatures)
         targets = {v for _, one, other, _ in curvatures for v in (one, other)}
         for item in second.opaque:
             targets.update(v for v in (*item.tangents, *item.moving) if v is not None)
@@ -128,7 +129,7 @@ class _Laplacian(Carrier):
         weighted = spans if weights is None else self.weighted(spans, weights, targets)
         columns = self.columns(curvatures, spans, weighted, metric.scale)
         self.drift_columns(local, drift, columns)
-        carried = self.carry(local, columns, [self.graph.by_name[v].variable for v in order])
+        carried = self.carry(ways, columns, [self.graph.by_name[v].variable for v in order])
         carried.update({leaf: edge for leaf, edge in drift.items() if leaf in ends})
         if first.square:
             squares = {(v, v, v, False): self.elementwise(v) for v in sorted(ends)}

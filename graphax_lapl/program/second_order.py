@@ -29,10 +29,12 @@ from ..rules.second_order import SecondOrderGraph, references_of
 from ..rules.site import Reference
 from .builder import Builder, Edge
 
-__all__ = ["Jacobians", "SecondOrderBuilder"]
+__all__ = ["Curvatures", "Jacobians", "SecondOrderBuilder", "is_pointwise"]
 
 #: Jacobians by variable and column space (one space per differentiated leaf, or one for seeds).
 Jacobians = dict[int, dict[int, Edge]]
+#: Bilinear maps by vertex, first and second argument, and whether a mirror image is left out.
+Curvatures = dict[tuple[int, int, int, bool], Edge]
 
 
 class SecondOrderBuilder(Builder):
@@ -112,7 +114,7 @@ class SecondOrderBuilder(Builder):
             names = ", ".join(sorted({item.equation.name for item in self.second.opaque}))
             raise NotImplementedError(f"no closed second derivative of {names}")
 
-    def curvature_edges(self) -> dict[tuple[int, int, int, bool], Edge]:
+    def curvature_edges(self) -> Curvatures:
         """Bilinear maps by vertex, first and second argument, and whether a mirror is left out."""
         found = {}
         for vertex, shares in self.second.curvatures.items():
@@ -126,8 +128,8 @@ class SecondOrderBuilder(Builder):
     def through_pointwise(
         self,
         local: dict[tuple[int, int], Edge],
-        curvatures: dict[tuple[int, int, int, bool], Edge],
-    ) -> tuple[dict[tuple[int, int], Edge], dict[tuple[int, int, int, bool], Edge]]:
+        curvatures: Curvatures,
+    ) -> tuple[dict[tuple[int, int], Edge], Curvatures]:
         """Take pointwise functions of one array together, so that columns pass through once.
 
         For `u * sigmoid(u)` the columns of `sigmoid(u)` are a multiple of those of u: second
@@ -146,7 +148,7 @@ class SecondOrderBuilder(Builder):
             for v, before in sources.items()
             if len(before) == 1 and v not in kept and is_pointwise(local[before[0], v][0])
         }
-        moved: dict[tuple[int, int, int, bool], Edge] = {}
+        moved: Curvatures = {}
         for (vertex, first, second, mirrored), edge in curvatures.items():
             made: Edge | None = edge
             while first in pointwise or second in pointwise:
