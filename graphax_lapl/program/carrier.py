@@ -10,9 +10,9 @@ from ..edges.terms import Structure
 from ..rules.lowering import closure, identity_structure
 from .builder import Edge
 from .instructions import Block
-from .second_order import Curvatures, SecondOrderBuilder, is_pointwise
+from .second_order import Curvatures, SecondOrderBuilder, is_pointwise, neighbours
 
-__all__ = ["Carrier"]
+__all__ = ["Carrier", "is_entry_by_entry"]
 
 #: The further input that columns of second order come from.
 COLUMN = "q"
@@ -42,11 +42,10 @@ class Carrier(SecondOrderBuilder):
         """
         inside = set(self.names) - set(self.second.inputs)
         arrows = {(u, v): edge for (u, v), edge in local.items() if v in inside}
-        sources, targets = _neighbours(arrows)
+        _, targets = neighbours(arrows)
         kept = {v for item in self.second.opaque for v in (*item.tangents, *item.moving)}
         kept.update(vertex for *_, vertex in self.second.opaque_outputs)
         kept.update(self.second.outputs)
-        leaves = self.second.inputs
         pointwise = {key for key, edge in arrows.items() if is_pointwise(edge[0])}
         at: dict[int, Curvatures] = {}
         for key, edge in curvatures.items():
@@ -54,7 +53,7 @@ class Carrier(SecondOrderBuilder):
         for v in sorted(inside):
             after = targets.get(v, [])
             stays = v in kept or not after or any((v, w) not in pointwise for w in after)
-            if stays or not all(_is_entry_by_entry(edge[0]) for edge in at.get(v, {}).values()):
+            if stays or not all(is_entry_by_entry(edge[0]) for edge in at.get(v, {}).values()):
                 continue
             for (_, *arguments), edge in at.pop(v, {}).items():
                 for w in after:
@@ -65,17 +64,9 @@ class Carrier(SecondOrderBuilder):
                         there[key] = total
                     else:
                         there.pop(key, None)
-        passed = {
-            v
-            for v, before in sources.items()
-            if len(before) == 1
-            and v not in kept
-            and not at.get(v)
-            and before[0] not in leaves
-            and (before[0], v) in pointwise
-        }
         moved = {key: edge for there in at.values() for key, edge in there.items()}
-        return self.fused(arrows, passed, sources, targets), moved
+        kept.update(vertex for vertex, *_ in moved)
+        return self.fused(arrows, kept)[0], moved
 
     def carry(
         self, local: dict[tuple[int, int], Edge], columns: dict[int, Edge], order: Sequence[int]
@@ -116,21 +107,12 @@ class Carrier(SecondOrderBuilder):
         }
 
 
-def _neighbours(
-    arrows: Iterable[tuple[int, int]],
-) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
-    """Predecessors and successors of every vertex."""
-    sources: dict[int, list[int]] = {}
-    targets: dict[int, list[int]] = {}
-    for u, v in arrows:
-        sources.setdefault(v, []).append(u)
-        targets.setdefault(u, []).append(v)
-    return sources, targets
-
-
-def _is_entry_by_entry(curvature: Structure) -> bool:
+def is_entry_by_entry(curvature: Structure) -> bool:
     """Whether a bilinear map takes the entries of one place of both arguments to that place."""
     rank = len(curvature.out_shape)
-    return curvature.in_shape == (*curvature.out_shape, *curvature.out_shape) and all(
-        term.out == term.into[:rank] == term.into[rank:] for term in curvature.terms
+    return (
+        curvature.in_shape == (*curvature.out_shape, *curvature.out_shape)
+        and not curvature.complex_out
+        and not curvature.complex_in
+        and all(term.out == term.into[:rank] == term.into[rank:] for term in curvature.terms)
     )
