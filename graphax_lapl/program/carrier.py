@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ..edges.algebra import accumulate
@@ -55,9 +55,9 @@ class Carrier(SecondOrderBuilder):
             stays = v in kept or not after or any((v, w) not in pointwise for w in after)
             if stays or not all(is_entry_by_entry(edge[0]) for edge in at.get(v, {}).values()):
                 continue
-            for (_, *arguments), edge in at.pop(v, {}).items():
+            for (_, first, second, mirrored), edge in at.pop(v, {}).items():
                 for w in after:
-                    key = (w, *arguments)
+                    key = (w, first, second, mirrored)
                     there = at.setdefault(w, {})
                     total = self.sum(there.get(key), self.product(arrows[v, w], edge, w), w)
                     if total is not None:

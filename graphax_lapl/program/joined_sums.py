@@ -101,7 +101,7 @@ class _Joiner:
         for axes, members in list(groups.items()):
             if len(members) == 1:
                 ((coefficient, maker),) = members
-                rest.append((coefficient, *maker.outputs))
+                rest.append((coefficient, maker.outputs[0]))
                 del groups[axes]
         if not groups:
             return [root]

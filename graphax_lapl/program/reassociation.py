@@ -98,7 +98,8 @@ class _Reassociation:
         while position < len(factors):
             read, slot = factors[position].read, factors[position].slot
             maker = self.product_read(read, slot, dtype)
-            if maker is None or any(sizes[a.labels[0]] != n for a, n in self._axes(read, slot)):
+            extents = zip(read.axes, self.slots[slot].shape, strict=True)
+            if maker is None or any(sizes[axis.labels[0]] != size for axis, size in extents):
                 position += 1
                 continue
             product = maker.operation
@@ -119,9 +120,6 @@ class _Reassociation:
             return [root]
         self.absorbed.update(inner)
         return self.multiplied(root, factors, best.pairs, coefficient)
-
-    def _axes(self, read: Read, slot: int) -> list[tuple[object, int]]:
-        return list(zip(read.axes, self.slots[slot].shape, strict=True))
 
     def multiplied(
         self,
