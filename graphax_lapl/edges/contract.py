@@ -3,6 +3,7 @@
 * A label that no output or input map mentions is summed at once, over the factors that hold it.
 * Two factors are multiplied when the product is no larger than the larger of them, so a chain of
   diagonals stays one vector, while an outer product `p[a] q[b]` stays two.
+* What all factors read through one table, which repeats entries, is multiplied before it is read.
 * An opaque map is applied as soon as it meets something to be applied to, along its cheaper side.
 """
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from .draft import Draft, DraftFactor
-from .maps import label
+from .maps import IndexMap, label
 from .operations import ApplyOpaque, Assemble, Einsum, MaterializeOpaque, Read, RecipeWriter
 from .terms import Factor, intern_structure
 
@@ -71,20 +72,48 @@ def _multiply(
     items = list(items)
     labels = frozenset().union(*(item.labels for item in items))
     kept = draft.storage_order(labels - summed)
+    repeated = {name: _repetition(draft, items, name) for name in kept}
+    shared = {name: found for name, found in repeated.items() if found is not None}
+    sizes = {**draft.sizes, **{name: extent for name, (_, extent) in shared.items()}}
+    maps = {index_map: label(name) for name, (index_map, _) in shared.items()}
     operation = Einsum(
-        tuple(Read(item.factor.axes, item.factor.conj) for item in items),
-        tuple((name, draft.sizes[name]) for name in sorted(labels)),
+        tuple(
+            Read(tuple(maps.get(axis, axis) for axis in item.factor.axes), item.factor.conj)
+            for item in items
+        ),
+        tuple((name, sizes[name]) for name in sorted(labels)),
         kept,
         coefficient,
         real,
     )
     operand = writer.add(operation, [item.operand for item in items])
-    product = Factor(tuple(label(name) for name in kept), operation.shape)
+    axes = tuple(shared[name][0] if name in shared else label(name) for name in kept)
+    product = Factor(axes, operation.shape)
     position = min(draft.factors.index(item) for item in items)
     draft.factors[position] = DraftFactor(operand, product)
     draft.factors = [f for f in draft.factors if not any(f is item for item in items)]
     for name in summed:
         del draft.sizes[name]
+
+
+def _repetition(draft: Draft, items: list[DraftFactor], name: int) -> tuple[IndexMap, int] | None:
+    """The map by which all factors read entries along a label more than once, and their number.
+
+    Such products are taken entry by entry first, and repeated by whoever reads them.
+    """
+    found: set[tuple[IndexMap, int]] = set()
+    for item in items:
+        for axis, extent in zip(item.factor.axes, item.factor.shape, strict=True):
+            if name in axis.labels:
+                found.add((axis, extent))
+    if len(found) != 1 or any(name not in item.labels for item in items):
+        return None
+    ((axis, extent),) = found
+    low, high = axis.bounds(draft.sizes)
+    inside = low >= 0 and high < extent
+    return (
+        (axis, extent) if inside and axis.labels == (name,) and extent < draft.sizes[name] else None
+    )
 
 
 def _sum_labels(draft: Draft, writer: RecipeWriter) -> None:

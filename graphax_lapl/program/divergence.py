@@ -15,6 +15,7 @@ from ..edges.operations import Recipe
 from ..graph.computational_graph import ComputationalGraph, VertexName
 from .builder import Builder, Edge
 from .instructions import Block, Program
+from .tidying import tidied
 
 __all__ = ["build_divergence"]
 
@@ -53,7 +54,7 @@ class _Divergence(Builder):
                 self.include(recipe, (*outer[1], *inner[1]), first.dtype)
         self.program.blocks = [[self.block(first.dtype)]]
         self.program.values = [self.value(atom) for atom in self.listing.outputs]
-        return self.program
+        return tidied(self.program)
 
     def block(self, dtype: object) -> Block:
         """The sum of all shares."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..edges.algebra import accumulate, dense_structure, densify, transpose
@@ -16,10 +16,11 @@ from ..rules.curvature import OpaqueCurvature
 from ..rules.lowering import closure
 from ..rules.second_order import SecondOrderGraph
 from .builder import Edge
-from .carrier import Carrier
+from .carrier import Carrier, is_entry_by_entry
 from .cuts import narrow_cuts
 from .instructions import CurvatureInstruction, Program
 from .second_order import Jacobians, times
+from .tidying import tidied
 
 __all__ = ["FirstOrder", "Metric", "build_laplacian"]
 
@@ -107,6 +108,7 @@ class _Laplacian(Carrier):
         drift = self.drift_inputs(first)
         ends = {v for v in second.outputs if v is not None}
         fused, curvatures = self.through_pointwise(local, self.curvature_edges())
+        ways, curvatures = self.past_pointwise(local, curvatures)
         targets = {v for _, one, other, _ in curvatures for v in (one, other)}
         for item in second.opaque:
             targets.update(v for v in (*item.tangents, *item.moving) if v is not None)
@@ -127,7 +129,7 @@ class _Laplacian(Carrier):
         weighted = spans if weights is None else self.weighted(spans, weights, targets)
         columns = self.columns(curvatures, spans, weighted, metric.scale)
         self.drift_columns(local, drift, columns)
-        carried = self.carry(local, columns, [self.graph.by_name[v].variable for v in order])
+        carried = self.carry(ways, columns, [self.graph.by_name[v].variable for v in order])
         carried.update({leaf: edge for leaf, edge in drift.items() if leaf in ends})
         if first.square:
             squares = {(v, v, v, False): self.elementwise(v) for v in sorted(ends)}
@@ -144,7 +146,7 @@ class _Laplacian(Carrier):
                     row.append(self.block(edge, type_, self.shape_of(leaf)))
             self.program.blocks.append(row)
         self.program.values = [self.value(atom) for atom in self.listing.outputs]
-        return self.program
+        return tidied(self.program)
 
     def extra_input(self, shape: tuple[int, ...], dtype: Any) -> int:
         slot = self.slot(shape, dtype)
@@ -315,14 +317,22 @@ class _Laplacian(Carrier):
         for (vertex, one, other, mirrored), weight in curvatures.items():
             first, second = spans.get(one, {}), weighted.get(other, {})
             factor = scale * (2 if mirrored else 1)
-            structure = weight[0] if factor == 1 else times(weight[0], factor)
+            inner, after = weight, None
+            if is_entry_by_entry(weight[0]) and len(weight[0].terms) == 1:
+                # Entries of the columns are multiplied and summed first, with the fewer of them.
+                inner, after = self.elementwise(vertex), _diagonal_of(weight)
+            structure = inner[0] if factor == 1 else times(inner[0], factor)
+            total: Edge | None = None
             for space in first:
                 if space not in second:
                     continue
                 left, right = first[space], second[space]
                 recipe = gram(structure, left[0], right[0], left == right)
-                made = self.made_by(recipe, (*weight[1], *left[1], *right[1]), vertex)
-                found[vertex] = self.sum(found.get(vertex), made, vertex)
+                made = self.made_by(recipe, (*inner[1], *left[1], *right[1]), vertex)
+                total = self.sum(total, made, vertex)
+            if after is not None and total is not None:
+                total = self.product(after, total, vertex)
+            found[vertex] = self.sum(found.get(vertex), total, vertex)
         return {vertex: edge for vertex, edge in found.items() if edge is not None}
 
     def opaque_columns(
@@ -367,6 +377,13 @@ class _Laplacian(Carrier):
         assert made is not None
         (slot,) = made[1]
         return slot
+
+
+def _diagonal_of(curvature: Edge) -> Edge:
+    """The linear map that multiplies entries by those of a bilinear map from entry to entry."""
+    (term,) = curvature[0].terms
+    shape = curvature[0].out_shape
+    return intern_structure(shape, shape, [replace(term, into=term.out)]), curvature[1]
 
 
 def _diagonal_structure(shape: tuple[int, ...]) -> Structure:

@@ -15,7 +15,7 @@ Vertices are named by their variable in the listing here; `("end", v)` is an out
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from ..edges.algebra import accumulate, add, compose
@@ -30,10 +30,12 @@ from ..rules.site import Reference
 from .builder import Builder, Edge
 from .sums import RunningSum
 
-__all__ = ["Jacobians", "SecondOrderBuilder"]
+__all__ = ["Curvatures", "Jacobians", "SecondOrderBuilder", "is_pointwise", "neighbours"]
 
 #: Jacobians by variable and column space (one space per differentiated leaf, or one for seeds).
 Jacobians = dict[int, dict[int, Edge]]
+#: Bilinear maps by vertex, first and second argument, and whether a mirror image is left out.
+Curvatures = dict[tuple[int, int, int, bool], Edge]
 
 
 class SecondOrderBuilder(Builder):
@@ -119,7 +121,7 @@ class SecondOrderBuilder(Builder):
             names = ", ".join(sorted({item.equation.name for item in self.second.opaque}))
             raise NotImplementedError(f"no closed second derivative of {names}")
 
-    def curvature_edges(self) -> dict[tuple[int, int, int, bool], Edge]:
+    def curvature_edges(self) -> Curvatures:
         """Bilinear maps by vertex, first and second argument, and whether a mirror is left out."""
         found = {}
         for vertex, shares in self.second.curvatures.items():
@@ -133,35 +135,25 @@ class SecondOrderBuilder(Builder):
     def through_pointwise(
         self,
         local: dict[tuple[int, int], Edge],
-        curvatures: dict[tuple[int, int, int, bool], Edge],
-    ) -> tuple[dict[tuple[int, int], Edge], dict[tuple[int, int, int, bool], Edge]]:
+        curvatures: Curvatures,
+    ) -> tuple[dict[tuple[int, int], Edge], Curvatures]:
         """Take pointwise functions of one array together, so that columns pass through once.
 
         For `u * sigmoid(u)` the columns of `sigmoid(u)` are a multiple of those of u: second
         derivatives with respect to it become ones with respect to u, and its arrows are composed
         before any column is there.
         """
-        sources: dict[int, list[int]] = {}
-        targets: dict[int, list[int]] = {}
-        for u, v in local:
-            sources.setdefault(v, []).append(u)
-            targets.setdefault(u, []).append(v)
         kept = {v for item in self.second.opaque for v in (*item.tangents, *item.moving)}
         kept.update(self.second.outputs)
-        pointwise = {
-            v
-            for v, before in sources.items()
-            if len(before) == 1 and v not in kept and is_pointwise(local[before[0], v][0])
-        }
-        moved: dict[tuple[int, int, int, bool], Edge] = {}
+        arrows, steps = self.fused(local, kept)
+        moved: Curvatures = {}
         for (vertex, first, second, mirrored), edge in curvatures.items():
             made: Edge | None = edge
-            while first in pointwise or second in pointwise:
+            while first in steps or second in steps:
                 # The later one first: it may depend on the other.
-                at_first = first in pointwise and (first >= second or second not in pointwise)
+                at_first = first in steps and (first >= second or second not in steps)
                 place = first if at_first else second
-                (before,) = sources[place]
-                step = local[before, place]
+                before, step = steps[place]
                 same = first == second
                 sides = [step if v == place else self.identity(v) for v in (first, second)]
                 recipe = pull_back(edge[0], sides[0][0], sides[1][0])
@@ -184,32 +176,44 @@ class SecondOrderBuilder(Builder):
             total = self.sum(moved.get(key), edge, vertex)
             if total is not None:
                 moved[key] = total
-        return self.fused(local, pointwise, sources, targets), moved
+        return arrows, moved
 
     def fused(
-        self,
-        local: dict[tuple[int, int], Edge],
-        pointwise: set[int],
-        sources: dict[int, list[int]],
-        targets: dict[int, list[int]],
-    ) -> dict[tuple[int, int], Edge]:
-        """Local partials with pointwise vertices between pointwise arrows eliminated."""
-        result: dict[tuple[int, int], Edge | None] = dict(local)
-        for v in sorted(pointwise):
-            after = targets.get(v, [])
-            (before,) = sources[v]
-            if not after or not all(is_pointwise(local[v, w][0]) for w in after):
+        self, local: dict[tuple[int, int], Edge], kept: Collection[int | None]
+    ) -> tuple[dict[tuple[int, int], Edge], dict[int, tuple[int, Edge]]]:
+        """Eliminate pointwise functions of one array between pointwise arrows, but for `kept`.
+
+        Returns:
+            The arrows that are left, and for every pointwise function of one array that array and
+            the arrow from it.
+        """
+        result = dict(local)
+        steps: dict[int, tuple[int, Edge]] = {}
+        sources, targets = neighbours(local)
+        for v in sorted(sources):
+            if v in kept or len(sources[v]) != 1:
                 continue
+            (before,) = sources[v]
             inner = result[before, v]
+            if not is_pointwise(inner[0]):
+                continue
+            steps[v] = before, inner
+            after = targets.get(v, [])
+            if not after or not all(is_pointwise(result[v, w][0]) for w in after):
+                continue
+            targets[before].remove(v)
             for w in after:
-                outer = result.pop((v, w))
-                made = self.product(outer, inner, w) if outer and inner else None
-                result[before, w] = self.sum(result.get((before, w)), made, w)
-                sources[w] = [u for u in sources[w] if u not in (v, before)] + [before]
-            targets[before] = [w for w in targets[before] if w != v]
-            targets[before] += [w for w in after if w not in targets[before]]
+                sources[w].remove(v)
+                made = self.product(result.pop((v, w)), inner, w)
+                total = self.sum(result.get((before, w)), made, w)
+                if total is None:
+                    continue
+                result[before, w] = total
+                if before not in sources[w]:
+                    sources[w].append(before)
+                    targets[before].append(w)
             del result[before, v]
-        return {key: edge for key, edge in result.items() if edge is not None}
+        return result, steps
 
     def identity(self, variable: int) -> Edge:
         """The identity on a variable's array."""
@@ -234,6 +238,18 @@ class SecondOrderBuilder(Builder):
             totals = {space: running.total() for space, running in row.items()}
             result[v] = {space: edge for space, edge in totals.items() if edge is not None}
         return result
+
+
+def neighbours(
+    arrows: Iterable[tuple[int, int]],
+) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
+    """Predecessors and successors of every vertex."""
+    sources: dict[int, list[int]] = {}
+    targets: dict[int, list[int]] = {}
+    for u, v in arrows:
+        sources.setdefault(v, []).append(u)
+        targets.setdefault(u, []).append(v)
+    return sources, targets
 
 
 def is_pointwise(structure: Structure) -> bool:

@@ -1,0 +1,199 @@
+"""The order in which the factors of a sum of products are multiplied."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from ..edges.maps import label
+from ..edges.operations import Einsum, Read
+from ..edges.terms import Number
+from .instructions import EdgeInstruction, Instruction, Program, Slot
+
+__all__ = ["reassociate"]
+
+#: Sums of more factors are left as they are; the search is exhaustive.
+MAX_FACTORS = 5
+#: A new order is taken where it costs at most this part of the old one: what is as cheap on paper
+#: may turn one matrix product with shared weights into one per sample.
+WORTHWHILE = 0.75
+
+
+def reassociate(program: Program) -> Program:
+    """Multiply the factors of each sum in the cheapest order.
+
+    Elimination multiplies what it meets first. In the trace of `W diag(d) V` that is `W diag(d)`,
+    a matrix; summing `W[i, k] V[k, i]` over i first leaves two vectors, of which one does not even
+    depend on the point.
+    """
+    return replace(program, instructions=_Reassociation(program).instructions())
+
+
+@dataclass(frozen=True)
+class _Factor:
+    """A factor of a product: how it is read, and its slot."""
+
+    read: Read
+    slot: int
+
+
+@dataclass(frozen=True)
+class _Step:
+    """Two factors multiplied, the labels that are kept, and the cost of all steps so far."""
+
+    cost: int
+    pairs: tuple[tuple[int, int], ...]
+
+
+class _Reassociation:
+    def __init__(self, program: Program):
+        self.slots = program.slots
+        self.original = program.instructions
+        self.makers = {slot: i for i in program.instructions for slot in i.outputs}
+        self.readers = Counter(slot for i in program.instructions for slot in i.inputs)
+        self.readers.update(s for row in program.blocks for block in row for s in block.slots)
+        self.readers.update(program.values)
+        self.absorbed: set[int] = set()
+
+    def instructions(self) -> list[Instruction]:
+        """The program's instructions in the cheaper order."""
+        result: list[Instruction] = []
+        for instruction in reversed(self.original):
+            if instruction.outputs[0] in self.absorbed:
+                continue
+            made: list[Instruction] = [instruction]
+            if isinstance(instruction, EdgeInstruction) and _is_sum(instruction.operation):
+                made = self.cheaper(instruction)
+            result += made[::-1]
+        return result[::-1]
+
+    def product_read(self, read: Read, slot: int, dtype: object) -> EdgeInstruction | None:
+        """What makes a product that is read once, entry by entry; None for anything else."""
+        maker = self.makers.get(slot)
+        if not isinstance(maker, EdgeInstruction) or self.readers[slot] > 1 or read.conj:
+            return None
+        operation = maker.operation
+        if not isinstance(operation, Einsum) or operation.real or len(operation.reads) != 2:
+            return None
+        if len(operation.output) < len(operation.sizes) or self.slots[slot].dtype != dtype:
+            return None
+        plain = all(len(axis.parts) == 1 and axis == label(axis.labels[0]) for axis in read.axes)
+        names = [axis.labels[0] for axis in read.axes] if plain else []
+        return maker if plain and len({*names}) == len(names) else None
+
+    def cheaper(self, root: EdgeInstruction) -> list[Instruction]:
+        """The sum's instructions in its cheapest order."""
+        operation, dtype = root.operation, self.slots[root.outputs[0]].dtype
+        assert isinstance(operation, Einsum)
+        sizes = dict(operation.sizes)
+        coefficient: Number = operation.coefficient
+        factors = [
+            _Factor(read, slot) for read, slot in zip(operation.reads, root.inputs, strict=True)
+        ]
+        cost, inner = _box(sizes, sizes), []
+        position = 0
+        while position < len(factors):
+            read, slot = factors[position].read, factors[position].slot
+            maker = self.product_read(read, slot, dtype)
+            extents = zip(read.axes, self.slots[slot].shape, strict=True)
+            if maker is None or any(sizes[axis.labels[0]] != size for axis, size in extents):
+                position += 1
+                continue
+            product = maker.operation
+            assert isinstance(product, Einsum)
+            names = dict(zip(product.output, (a.labels[0] for a in read.axes), strict=True))
+            factors[position : position + 1] = [
+                _Factor(Read(tuple(a.renamed(names) for a in own.axes), own.conj), own_slot)
+                for own, own_slot in zip(product.reads, maker.inputs, strict=True)
+            ]
+            coefficient *= product.coefficient
+            cost += _box(names.values(), sizes)
+            inner.append(slot)
+        if not inner or not 2 < len(factors) <= MAX_FACTORS:
+            return [root]
+        labels = tuple(frozenset(factor.read.labels()) for factor in factors)
+        best = _cheapest(labels, frozenset(operation.output), operation.sizes)
+        if best.cost > WORTHWHILE * cost:
+            return [root]
+        self.absorbed.update(inner)
+        return self.multiplied(root, factors, best.pairs, coefficient)
+
+    def multiplied(
+        self,
+        root: EdgeInstruction,
+        factors: list[_Factor],
+        pairs: Sequence[tuple[int, int]],
+        coefficient: Number,
+    ) -> list[Instruction]:
+        """Instructions that multiply factors pair by pair; each product goes to the end."""
+        operation = root.operation
+        assert isinstance(operation, Einsum)
+        sizes = dict(operation.sizes)
+        made: list[Instruction] = []
+        for first, second in pairs:
+            chosen = (factors[first], factors[second])
+            factors = [f for k, f in enumerate(factors) if k not in (first, second)]
+            together = chosen[0].read.labels() | chosen[1].read.labels()
+            step = replace(
+                operation,
+                reads=(chosen[0].read, chosen[1].read),
+                sizes=tuple((name, sizes[name]) for name in sorted(together)),
+            )
+            slot = root.outputs[0]
+            if factors:
+                needed = {*operation.output}.union(*(f.read.labels() for f in factors))
+                kept = tuple(name for name in _order(chosen) if name in needed)
+                step = replace(step, output=kept, coefficient=1, real=False)
+                self.slots.append(Slot(step.shape, self.slots[slot].dtype))
+                slot = len(self.slots) - 1
+                factors.append(_Factor(Read(tuple(label(name) for name in kept)), slot))
+            else:
+                step = replace(step, coefficient=coefficient)
+            inputs = tuple(factor.slot for factor in chosen)
+            made.append(replace(root, operation=step, inputs=inputs, outputs=(slot,)))
+        return made
+
+
+def _is_sum(operation: object) -> bool:
+    return (
+        isinstance(operation, Einsum)
+        and len(operation.reads) == 2
+        and len(operation.output) < len(operation.sizes)
+    )
+
+
+def _order(factors: Sequence[_Factor]) -> list[int]:
+    """The labels of factors, in the order in which they hold them."""
+    axes = [axis for factor in factors for axis in factor.read.axes]
+    return list(dict.fromkeys(name for axis in axes for name in axis.labels))
+
+
+def _box(names: Collection[int], sizes: dict[int, int]) -> int:
+    return math.prod(sizes[name] for name in names)
+
+
+@lru_cache(maxsize=4096)
+def _cheapest(
+    factors: tuple[frozenset[int], ...],
+    output: frozenset[int],
+    sizes: tuple[tuple[int, int], ...],
+) -> _Step:
+    """The cheapest order of pairwise products; positions as the list of factors changes."""
+    if len(factors) < 2:
+        return _Step(0, ())
+    extents = dict(sizes)
+    best: _Step | None = None
+    for first in range(len(factors)):
+        for second in range(first + 1, len(factors)):
+            rest = [f for k, f in enumerate(factors) if k not in (first, second)]
+            together = factors[first] | factors[second]
+            product = together & output.union(*rest)
+            after = _cheapest((*rest, product), output, sizes)
+            cost = _box(together, extents) + after.cost
+            if best is None or cost < best.cost:
+                best = _Step(cost, ((first, second), *after.pairs))
+    assert best is not None
+    return best

@@ -1,0 +1,178 @@
+"""Programs whose sums are joined, factors reordered, and pointwise functions passed in one step."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from graphax_lapl import divergence_ve, laplacian_ve, make_plan
+from tests.second_order.checks import check_second_order
+
+RNG = np.random.default_rng(11)
+X = RNG.normal(size=4)
+PAIRS = RNG.normal(size=(3, 2))
+W = RNG.normal(size=(4, 4))
+V = RNG.normal(size=(4, 3))
+
+
+@jax.custom_jvp
+def bent(x: Any) -> Any:
+    """A function whose rule is traced."""
+    return x * jnp.sin(x)
+
+
+@bent.defjvp
+def bent_jvp(primals: Any, tangents: Any) -> Any:
+    """The rule, written with two functions."""
+    (x,), (t,) = primals, tangents
+    return bent(x), (jnp.sin(x) + x * jnp.cos(x)) * t
+
+
+SCALARS: dict[str, Callable[[Any], Any]] = {
+    "product of chains": lambda x: jnp.sum(jnp.tanh(2.0 * jnp.sin(x)) * jnp.exp(-0.5 * x**2)),
+    "sums of one space": lambda x: jnp.sum(x**3) - 2.0 * jnp.sum(jnp.sin(x)) + jnp.sum(x * x[::-1]),
+    "sums of two spaces": lambda x: jnp.sum(jnp.cos(x)) + jnp.sum(jnp.sin(x[:2]) ** 2) - jnp.sum(x),
+    "sum of a sum squared": lambda x: jnp.sum(jnp.sin(x)) ** 2 + jnp.sum(jnp.sum(x**2) * x**3),
+    "rows and columns": lambda x: jnp.sum(jnp.outer(jnp.sin(x), x**2) * W),
+    "rows of a matrix": lambda x: jnp.sum(jnp.sum(jnp.outer(jnp.sin(x), x**2) * W, 0) ** 2),
+    "silu": lambda x: jnp.sum(jax.nn.silu(x @ W)),
+    "two layers of gelu": lambda x: jnp.sum(jax.nn.gelu(jax.nn.gelu(x @ W) @ W)),
+    "residual": lambda x: jnp.sum(jnp.tanh((x + jax.nn.silu(x @ W)) @ W) * x),
+    "read by a product and a function": lambda x: (
+        jnp.sum(jnp.exp(-(jnp.tanh(x @ W) ** 2))) + jnp.sum(jnp.tanh(x @ W) @ W)
+    ),
+    "gate": lambda x: jnp.sum(jax.nn.sigmoid(x @ W) * jnp.tanh(x @ W.T) * x),
+    "rule of the user": lambda x: jnp.sum(bent(x @ W) * jnp.sin(x)),
+    "functions of distances": lambda x: jnp.sum(
+        jnp.exp(-jnp.sqrt(1.0 + jnp.sum((x[:, None] - x[None]) ** 2, -1)))
+    ),
+}
+
+FIRST, SECOND = np.triu_indices(3, 1)
+
+
+def charges(x: Any) -> Any:
+    """Energy of charges on a circle; their positions are read once for every pair."""
+    x = x / jnp.linalg.norm(x, axis=-1, keepdims=True)
+    return jnp.sum(1.0 / jnp.linalg.norm(x[FIRST] - x[SECOND], axis=-1))
+
+
+def messages(x: Any) -> Any:
+    """Two rounds of messages along the edges of a graph, some of them double."""
+    source, target = np.array([0, 1, 2, 2, 0, 1]), np.array([1, 2, 0, 1, 1, 1])
+    h = jnp.tanh(x)
+    for _ in range(2):
+        received = jax.ops.segment_sum(jax.nn.silu(h[source] * x[target]), target, 3)
+        h = h + jnp.sin(received[:, ::-1])
+    return jnp.sum(h**2)
+
+
+ON_PAIRS = {"functions of distances", "charges", "messages"}
+SCALARS |= {"charges": charges, "messages": messages}
+
+VECTORS: dict[str, Callable[[Any], Any]] = {
+    "pointwise output": lambda x: jax.nn.silu(jnp.sin(x)) * x,
+    "inner and outer function": lambda x: (jnp.tanh(x), jnp.exp(-(jnp.tanh(x) ** 2))),
+    "sums along rows": lambda x: jnp.sum(jnp.sin(jnp.outer(x, x)) * W + jnp.outer(x, x) ** 2, 1),
+    "softmax": lambda x: jax.nn.softmax(jnp.sin(x) @ W),
+    "second function of an output": lambda x: (x @ W * jnp.tanh(x @ W), jnp.cosh(x @ W)),
+}
+
+
+@pytest.mark.parametrize("name", [*SCALARS, *VECTORS])
+def test_second_derivatives(name):
+    fun = {**SCALARS, **VECTORS}[name]
+    point = PAIRS if name in ON_PAIRS else X
+    check_second_order(fun, point)
+
+
+@pytest.mark.parametrize("name", ["product of chains", "silu", "sums of one space"])
+def test_gradient_of_a_loss(name):
+    fun = SCALARS[name]
+
+    def loss(operator, scale):
+        return operator(lambda x: fun(scale * x))(jnp.asarray(X)) ** 2
+
+    def dense(f):
+        return lambda x: jnp.trace(jax.hessian(f)(x))
+
+    found = jax.grad(lambda scale: loss(laplacian_ve, scale))(1.3)
+    np.testing.assert_allclose(found, jax.grad(lambda scale: loss(dense, scale))(1.3), rtol=1e-9)
+
+
+def sums_in(fun: Callable[[Any], Any], order: str) -> int:
+    """Number of instructions that sum entries."""
+    program = make_plan(fun, X, order=order, kind="laplacian").program
+    operations = [getattr(instruction, "operation", None) for instruction in program.instructions]
+    return sum(hasattr(o, "reads") and len(o.output) < len(o.sizes) for o in operations)
+
+
+@pytest.mark.parametrize("order", ["forward", "reverse"])
+def test_sums_over_one_space_are_one(order):
+    assert sums_in(SCALARS["product of chains"], order) == 1
+    assert sums_in(lambda x: jnp.sum(jnp.sin(x)) + jnp.sum(x**4), order) == 1
+
+
+def test_function_of_several_steps_has_one_second_derivative():
+    # One column, one product with the squares of the columns of `x @ W`.
+    def squares(activation):
+        program = make_plan(
+            lambda x: jnp.sum(activation(x @ W)), X, order="forward", kind="laplacian"
+        ).program
+        return sum(
+            str(instruction).count("einsum ba,ba->a") for instruction in program.instructions
+        )
+
+    assert squares(jax.nn.gelu) == squares(jnp.tanh) == 1
+
+
+def test_products_are_taken_before_they_are_gathered():
+    particles, pairs = 8, 28
+    first, second = np.triu_indices(particles, 1)
+
+    def energy(x):
+        y = jnp.sin(x) * jnp.exp(x)
+        return jnp.sum(y[first] * y[second])
+
+    program = make_plan(
+        energy, RNG.normal(size=particles), order="forward", kind="laplacian"
+    ).program
+    products = [i for i in program.instructions if "einsum a,a->a" in str(i)]
+    own = [i for i in products if program.slots[i.outputs[0]].shape == (particles,)]
+    assert len(products) - len(own) <= 2  # with the other particle's value
+    assert all(program.slots[i.outputs[0]].shape == (pairs,) for i in products if i not in own)
+
+
+FIELDS: dict[str, Callable[[Any], Any]] = {
+    "two layers": lambda x: jnp.tanh(x @ V) @ V.T,
+    "gated": lambda x: (jnp.tanh(x @ V) * jax.nn.sigmoid(x @ V)) @ V.T,
+    "scaled": lambda x: -2.0 * jnp.tanh(x @ V) @ (V.T * 0.5),
+    "three layers": lambda x: jnp.tanh(jnp.tanh(x @ V) @ V.T) @ W,
+    "two fields": lambda x: jnp.cos(x @ V) @ V.T - jnp.tanh(x @ V) ** 2 @ V.T,
+}
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_divergence(name):
+    fun = FIELDS[name]
+    expected = jnp.trace(jax.jacfwd(fun)(jnp.asarray(X)))
+    np.testing.assert_allclose(divergence_ve(fun)(jnp.asarray(X)), expected, rtol=1e-12)
+
+
+def test_weights_are_contracted_before_the_point_is_met():
+    d, width = 40, 30
+    first, second = RNG.normal(size=(d, width)), RNG.normal(size=(width, d))
+
+    def field(x):
+        return jnp.tanh(x @ first) @ second
+
+    program = make_plan(field, RNG.normal(size=d), kind="divergence").program
+    (point,) = program.inputs[-1:]
+    reached = {point}
+    for instruction in program.instructions:
+        if reached.intersection(instruction.inputs):
+            reached.update(instruction.outputs)
+    assert max(int(np.prod(program.slots[slot].shape)) for slot in reached) == d
