@@ -11,6 +11,7 @@ from jax.extend.core import jaxpr_as_fun
 
 from ..graph.tracing import check_callable
 from ..program.hessian import build_hessian
+from ..program.row_hessian import build_row_hessian
 from .jacobian import rebuild_aux, sparse_leaf
 from .orders import EliminationOrder
 from .plan import Plan
@@ -100,7 +101,10 @@ def hessian_plan(prepared: Prepared, order: Any) -> Plan | None:
         return None
 
     def build(orders: Sequence[EliminationOrder]) -> Plan:
-        return Plan(prepared.graph, orders[0], build_hessian(prepared.second))
+        import os
+        rows = build_row_hessian(prepared.second) if os.environ.get("ROWS","1")=="1" else None
+        program = build_hessian(prepared.second) if rows is None else rows
+        return Plan(prepared.graph, orders[0], program)
 
     return programmed(prepared, order, "hessian", build, ("reverse",))
 

@@ -18,12 +18,14 @@ from ..program.instructions import (
     OpaqueInstruction,
     PrimalInstruction,
     Program,
+    RowHessianInstruction,
 )
 from .assembly import assemble, term_values
 from .coordinates import gathered_dense, is_gathered
 from .holding import held
 from .opaque import LinearMap, second_derivative
 from .recipes import operate
+from .rows import row_hessian
 
 #: Calls whose rule exists for cotangents only.
 COTANGENT_RULES = frozenset({"custom_vjp_call", "custom_vjp_call_jaxpr"})
@@ -66,6 +68,8 @@ def _execute(instruction: Any, values: list[Any]) -> Sequence[Any]:
         return [LinearMap(instruction.reference, full, instruction.types)]
     if isinstance(instruction, CurvatureInstruction):
         return [second_derivative(instruction, values)]
+    if isinstance(instruction, RowHessianInstruction):
+        return row_hessian(instruction, values)
     assert isinstance(instruction, ConstantInstruction)
     return [jnp.asarray(instruction.value)]
 

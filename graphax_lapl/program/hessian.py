@@ -14,7 +14,7 @@ from .builder import Edge
 from .instructions import Block, Program
 from .second_order import Jacobians, SecondOrderBuilder
 
-__all__ = ["build_hessian"]
+__all__ = ["HessianBuilder", "build_hessian"]
 
 
 def build_hessian(graph: SecondOrderGraph) -> Program:
@@ -27,10 +27,10 @@ def build_hessian(graph: SecondOrderGraph) -> Program:
     Raises:
         NotImplementedError: where an equation has no closed second derivative.
     """
-    return _Hessian(graph).hessian()
+    return HessianBuilder(graph).hessian()
 
 
-class _Hessian(SecondOrderBuilder):
+class HessianBuilder(SecondOrderBuilder):
     def hessian(self) -> Program:
         second = self.second
         self.require_closed_forms()
@@ -71,7 +71,13 @@ class _Hessian(SecondOrderBuilder):
                 made = self.product(adjoints[vertex], edge, end)
                 place = (key[0], key[1], bool(key[2]))
                 weights[place] = self.sum(weights.get(place), made, end)
-        result: dict[tuple[int, int], Edge | None] = {}
+        return self.pulled(weights, spans, end)
+
+    def pulled(
+        self, weights: dict[tuple[int, int, bool], Edge | None], spans: Jacobians, end: int
+    ) -> dict[tuple[int, int], Edge]:
+        """Bilinear maps of intermediate arguments as such of leaves, added up."""
+        parts: dict[tuple[int, int], list[Edge]] = {}
         mirror = not self.listing.moves_with  # otherwise the user's rules may be asymmetric
         for (first, other, symmetric), weight in weights.items():
             if weight is None:
@@ -82,12 +88,19 @@ class _Hessian(SecondOrderBuilder):
                         continue
                     recipe = pull_back(weight[0], left[0], right[0])
                     made = self.made_by(recipe, (*weight[1], *left[1], *right[1]), end)
+                    if made is None:
+                        continue
                     if not (mirror and i > j):
-                        result[i, j] = self.sum(result.get((i, j)), made, end)
-                    if symmetric and made is not None and not (mirror and j > i):
+                        parts.setdefault((i, j), []).append(made)
+                    if symmetric and not (mirror and j > i):
                         turned = self.turned(made, i, end)
-                        result[j, i] = self.sum(result.get((j, i)), turned, end)
-        found = {key: edge for key, edge in result.items() if edge is not None}
+                        if turned is not None:
+                            parts.setdefault((j, i), []).append(turned)
+        found: dict[tuple[int, int], Edge] = {}
+        for key, edges in parts.items():
+            total = self.total(edges, end)
+            if total is not None:
+                found[key] = total
         if mirror:
             for (i, j), edge in list(found.items()):
                 if i < j:
@@ -95,6 +108,11 @@ class _Hessian(SecondOrderBuilder):
                     assert turned is not None
                     found[j, i] = turned
         return found
+
+    def total(self, edges: list[Edge], end: int) -> Edge | None:
+        """The sum of parallel maps, taken at once: pieces that join need not be joined twice."""
+        recipe = accumulate(tuple(structure for structure, _ in edges))
+        return self.made_by(recipe, [slot for _, slots in edges for slot in slots], end)
 
     def turned(self, edge: Edge, first: int, end: int) -> Edge | None:
         """A bilinear map of leaves (i, j) as one of (j, i)."""
