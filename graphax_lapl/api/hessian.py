@@ -102,7 +102,7 @@ def hessian_plan(prepared: Prepared, order: Any) -> Plan | None:
 
     def build(orders: Sequence[EliminationOrder]) -> Plan:
         import os
-        rows = build_row_hessian(prepared.second) if os.environ.get("ROWS","1")=="1" else None
+        rows = build_row_hessian(prepared.second) if os.environ.get("ROWS","rows")=="rows" else None
         program = build_hessian(prepared.second) if rows is None else rows
         return Plan(prepared.graph, orders[0], program)
 

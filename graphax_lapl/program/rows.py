@@ -12,8 +12,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
 
+from ..edges.maps import IndexMap
 from ..edges.terms import Structure
 from ..graph.listing import Equation
 from ..rules.control_flow import partners
@@ -22,6 +23,9 @@ from ..rules.registry import find_user_rule
 from ..rules.second_order import SecondOrderGraph
 
 __all__ = ["Rows", "rows_before"]
+
+#: Where an array holds the row: a dimension, and what its position is divided by.
+Place = tuple[int, int]
 
 #: Most numbers of a row: so many products are taken at once.
 MAX_WIDTH = 64
@@ -167,9 +171,14 @@ class _Finder:
 
     def parts(self, cut: tuple[int, ...]) -> list[Rows] | None:
         """One part for each set of vertices of the cut that meet in nonlinear equations."""
+        # Vertices that nonlinear ones read otherwise than through the cut, and those after these.
+        leading = set(self.curved)
+        for v in reversed(self.order):
+            if any(w in leading and w not in cut for w in self.after[v]):
+                leading.add(v)
         reached: dict[int, set[int]] = {}
         for v in self.order:
-            if v not in cut:
+            if v not in cut and (v in leading or v in self.loose):
                 found = set().union(
                     *({u} if u in cut else reached.get(u, set()) for u in self.before.get(v, ()))
                 )
@@ -230,9 +239,9 @@ class _Finder:
 
     def held(
         self, start: int, dimension: int, moving: tuple[int, ...], inner: set[int]
-    ) -> dict[int, frozenset[int]]:
-        """For every vertex that an array of the cut moves, the dimensions at its position."""
-        held = {start: frozenset({dimension})}
+    ) -> dict[int, frozenset[Place]]:
+        """For every vertex that an array of the cut moves, where it holds the row."""
+        held = {start: frozenset({(dimension, 1)})}
         for v in self.order:
             if v not in inner:
                 continue
@@ -240,7 +249,7 @@ class _Finder:
                 if u not in held or (u in moving and u != start):
                     continue
                 found = frozenset(
-                    out for into in held[u] for out in partners(self.arrows[u, v], into)
+                    out for into in held[u] for out in _places(self.arrows[u, v], *into)
                 )
                 held[v] = held[v] & found if v in held else found
         return held
@@ -251,7 +260,7 @@ class _Finder:
         dimension: int,
         moving: tuple[int, ...],
         places: Mapping[int, set[int]],
-        held: Mapping[tuple[int, int], dict[int, frozenset[int]]],
+        held: Mapping[tuple[int, int], dict[int, frozenset[Place]]],
         taken: Mapping[int, list[int]],
     ) -> dict[int, int] | None:
         """A dimension of every array that holds the same row at all nonlinear equations."""
@@ -279,6 +288,38 @@ class _Finder:
                 return None
             remaining.remove(u)
         return chosen
+
+
+@lru_cache(maxsize=4096)
+def _places(structure: Structure, into: int, unit: int) -> frozenset[Place]:
+    """Where the output of a map holds the row that its input holds at `(into, unit)`."""
+    found = None
+    for term in structure.terms:
+        sizes = dict(enumerate(term.sizes))
+        row = _quotient(term.into[into], unit, sizes)
+        if row is None:
+            return frozenset()
+        own = frozenset(
+            (out, step)
+            for out, axis in enumerate(term.out)
+            for step in {1, *(abs(s) for _, s in axis.parts if isinstance(s, int))}
+            if _quotient(axis, step, sizes) == row
+        )
+        found = own if found is None else found & own
+    return found or frozenset()
+
+
+def _quotient(axis: IndexMap, unit: int, sizes: dict[int, int]) -> IndexMap | None:
+    """The position divided by a unit, rounded down; None where that is not a map."""
+    if unit == 1:
+        return axis
+    if not axis.is_affine:
+        return None
+    high = tuple((n, s // unit) for n, s in axis.parts if s % unit == 0)  # type: ignore[operator]
+    offset = axis.offset - axis.offset % unit
+    low = IndexMap(axis.offset - offset, tuple((n, s) for n, s in axis.parts if s % unit))  # type: ignore[operator]
+    first, last = low.bounds(sizes)
+    return IndexMap(offset // unit, high) if first >= 0 and last < unit else None
 
 
 def _components(cut: Iterable[int], ties: Iterable[set[int]]) -> list[set[int]]:
