@@ -1,4 +1,4 @@
-"""Second derivatives within rows: one `jvp` of the gradient per number of a row, all rows at once."""
+"""Second derivatives within rows: a product per number of a row, all rows at once."""
 
 from __future__ import annotations
 
@@ -23,6 +23,11 @@ def row_hessian(instruction: RowHessianInstruction, operands: Sequence[Array]) -
     points = tuple(operands[:count])
     value = _function(instruction, operands[count:])
 
+    def gradient(*moving: Array) -> tuple[Array, ...]:
+        out, pull = jax.vjp(value, *moving)
+        result: tuple[Array, ...] = pull(lax.full_like(out, 1))
+        return result
+
     cores = [
         tuple(d for d in range(point.ndim) if d not in batch)
         for point, batch in zip(points, instruction.batch, strict=True)
@@ -33,7 +38,7 @@ def row_hessian(instruction: RowHessianInstruction, operands: Sequence[Array]) -
         _seeds(point, core, start, starts[-1])
         for point, core, start in zip(points, cores, starts, strict=False)
     ]
-    pushed = _pushed(value, points, seeds)
+    pushed = jax.vmap(lambda *tangents: jax.jvp(gradient, points, tangents)[1])(*seeds)
     blocks = []
     for i in range(count):
         for j in range(i, count):
@@ -55,7 +60,7 @@ def _function(
 
         def read(atom: Any) -> Any:
             found = listing.value(atom)
-            return found.value if isinstance(found, Constant) else held[found]
+            return found.value if isinstance(found, Constant) else held[found]  # type: ignore[index]
 
         for equation in instruction.equations:
             results = equation.evaluate(*(read(atom) for atom in equation.inputs))
@@ -77,10 +82,3 @@ def _seeds(point: Array, core: Sequence[int], start: int, count: int) -> Array:
     return lax.broadcast_in_dim(
         indicator.reshape(shape), (count, *point.shape), range(point.ndim + 1)
     )
-
-
-def _pushed(value, points, seeds):
-    def gradient(*moving: Array) -> tuple[Array, ...]:
-        out, pull = jax.vjp(value, *moving)
-        return pull(lax.full_like(out, 1))
-    return jax.vmap(lambda *tangents: jax.jvp(gradient, points, tangents)[1])(*seeds)

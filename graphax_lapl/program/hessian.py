@@ -17,21 +17,47 @@ from .second_order import Jacobians, SecondOrderBuilder
 __all__ = ["HessianBuilder", "build_hessian"]
 
 
-def build_hessian(graph: SecondOrderGraph) -> Program:
+def build_hessian(graph: SecondOrderGraph, max_operations: int | None = None) -> Program | None:
     """The program of all second derivatives.
+
+    Args:
+        graph: the graph of second order.
+        max_operations: on partials; none by default.
 
     Returns:
         A program with one row of blocks per output leaf: for leaves i and j in turn the map
-        (*output, *leaf i) <- leaf j.
+        (*output, *leaf i) <- leaf j. None where it takes more operations than allowed.
 
     Raises:
         NotImplementedError: where an equation has no closed second derivative.
     """
-    return HessianBuilder(graph).hessian()
+    try:
+        return HessianBuilder(graph, max_operations).hessian()
+    except _TooLong:
+        return None
+
+
+class _TooLong(Exception):
+    """The program has more operations than allowed."""
 
 
 class HessianBuilder(SecondOrderBuilder):
+    """Pulls second derivatives of vertices back to the leaves."""
+
+    def __init__(self, graph: SecondOrderGraph, max_operations: int | None = None):
+        super().__init__(graph)
+        self.remaining = max_operations
+
+    def operate(self, *arguments: Any) -> int:
+        """See `Builder.operate`; raises where too many operations were done."""
+        if self.remaining is not None:
+            self.remaining -= 1
+            if self.remaining < 0:
+                raise _TooLong
+        return super().operate(*arguments)
+
     def hessian(self) -> Program:
+        """The whole program."""
         second = self.second
         self.require_closed_forms()
         local = self.prepare()
@@ -45,6 +71,7 @@ class HessianBuilder(SecondOrderBuilder):
         return self.program
 
     def row(self, found: dict[tuple[int, int], Edge], type_: Any) -> list[Block]:
+        """The blocks of an output of some type."""
         row = []
         for i, first in enumerate(self.second.inputs):
             for j, other in enumerate(self.second.inputs):

@@ -148,6 +148,7 @@ class RowHessianInstruction:
         moving: variables of the arrays.
         batch: for each of them the dimensions that hold the row.
         captured: other variables that the equations read.
+        width: numbers per row of all arrays, as many as there are products.
         equations: how the scalar is computed.
         end: its variable.
         listing: where the variables are defined.
@@ -156,6 +157,7 @@ class RowHessianInstruction:
     moving: tuple[int, ...]
     batch: tuple[tuple[int, ...], ...]
     captured: tuple[int, ...]
+    width: int
     equations: tuple[Equation, ...]
     end: int
     listing: Listing

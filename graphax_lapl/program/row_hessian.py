@@ -21,7 +21,7 @@ from .hessian import HessianBuilder
 from .instructions import Program, RowHessianInstruction
 from .rows import Rows, rows_before
 
-__all__ = ["build_row_hessian"]
+__all__ = ["build_row_hessian", "most_products"]
 
 
 def build_row_hessian(graph: SecondOrderGraph) -> Program | None:
@@ -34,6 +34,12 @@ def build_row_hessian(graph: SecondOrderGraph) -> Program | None:
                 return None
             parts[end] = found
     return _RowHessian(graph, parts).hessian() if parts else None
+
+
+def most_products(program: Program) -> int:
+    """The most Hessian-vector products that a part of such a program takes."""
+    parts = [i for i in program.instructions if isinstance(i, RowHessianInstruction)]
+    return max(part.width for part in parts)
 
 
 class _RowHessian(HessianBuilder):
@@ -82,9 +88,7 @@ class _RowHessian(HessianBuilder):
         weights: dict[tuple[int, int, bool], Edge | None] = {}
         for part in self.parts[end]:
             inputs = tuple(self.value(v) for v in (*part.moving, *part.captured))
-            pairs = [
-                (i, j) for i in range(len(part.moving)) for j in range(i, len(part.moving))
-            ]
+            pairs = [(i, j) for i in range(len(part.moving)) for j in range(i, len(part.moving))]
             structures = [_block(self, part, i, j) for i, j in pairs]
             outputs = tuple(
                 self.slot(structure.factors[0].shape, self.dtype_of(part.moving[i]))
@@ -95,6 +99,7 @@ class _RowHessian(HessianBuilder):
                     part.moving,
                     part.batch,
                     part.captured,
+                    part.width,
                     part.equations,
                     end,
                     self.listing,

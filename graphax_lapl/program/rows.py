@@ -123,7 +123,8 @@ class _Finder:
 
         A row's numbers then lie in few arrays, whose second derivatives are few blocks.
         """
-        changed, result = False, []
+        changed = False
+        result: list[int] = []
         for part in parts:
             batch = dict(zip(part.moving, part.batch, strict=True))
             while True:
@@ -185,7 +186,7 @@ class _Finder:
                 if found:
                     reached[v] = found
         tied = [(v, found) for v, found in reached.items() if v not in self.loose]
-        result = []
+        result: list[Rows] = []
         for members in _components(cut, [found for _, found in tied]):
             places = {v: found for v, found in tied if found <= members}
             part = self.part(tuple(sorted(members)), places, reached)
@@ -296,17 +297,17 @@ def _places(structure: Structure, into: int, unit: int) -> frozenset[Place]:
     found = None
     for term in structure.terms:
         sizes = dict(enumerate(term.sizes))
+        own = {(out, unit) for out, axis in enumerate(term.out) if axis == term.into[into]}
         row = _quotient(term.into[into], unit, sizes)
-        if row is None:
-            return frozenset()
-        own = frozenset(
-            (out, step)
-            for out, axis in enumerate(term.out)
-            for step in {1, *(abs(s) for _, s in axis.parts if isinstance(s, int))}
-            if _quotient(axis, step, sizes) == row
-        )
+        if row is not None:
+            own.update(
+                (out, step)
+                for out, axis in enumerate(term.out)
+                for step in {1, *(abs(s) for _, s in axis.parts if isinstance(s, int))}
+                if _quotient(axis, step, sizes) == row
+            )
         found = own if found is None else found & own
-    return found or frozenset()
+    return frozenset(found or ())
 
 
 def _quotient(axis: IndexMap, unit: int, sizes: dict[int, int]) -> IndexMap | None:
