@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import networkx as nx
 from jax import Array, tree_util
 
 from ..errors import InvalidArgumentError
@@ -124,6 +123,8 @@ def divergence_plan(prepared: Prepared, order: Any) -> Plan:
 
 def _meeting_orders(graph: ComputationalGraph) -> list[EliminationOrder]:
     """Orders that come from both sides to a vertex that all paths pass through."""
+    import networkx as nx  # takes long to import
+
     view = nx.DiGraph(list(graph.arrows))
     view.add_edges_from(("from", name) for name in graph.inputs if name in view)
     view.add_edges_from((name, "to") for name in graph.outputs if name in view)

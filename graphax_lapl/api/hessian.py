@@ -11,6 +11,8 @@ from jax.extend.core import jaxpr_as_fun
 
 from ..graph.tracing import check_callable
 from ..program.hessian import build_hessian
+from ..program.row_hessian import build_row_hessian, most_products
+from .compression import COMPRESSED_ORDERS, Compressed
 from .jacobian import rebuild_aux, sparse_leaves
 from .orders import EliminationOrder
 from .plan import Plan
@@ -18,6 +20,11 @@ from .planning import Prepared, prepare, programmed
 from .twice import check_real_inputs, follows_rules_of_rules, hessian_blocks
 
 __all__ = ["hessian_plan", "hessve"]
+
+#: Where rows of few numbers do not mix, elimination is given up after so many operations on
+#: partials for each product that would do instead: XLA takes long to compile them, and blocks that
+#: full are computed faster by products.
+OPERATIONS_PER_PRODUCT = 12
 
 
 def hessve(
@@ -39,7 +46,8 @@ def hessve(
         fun: a function of real arrays (pytrees) that returns real or complex ones.
         order: as for `jacve`; it decides how first derivatives are accumulated where the Hessian is
             taken as the Jacobian of the gradient (functions with loops, branches or linear
-            algebra), and is checked in all cases.
+            algebra), and is checked in all cases. "compressed", "compressed_symmetric" and
+            `Compressed(...)` colour the Hessian and evaluate products with it.
         argnums: which positional arguments to differentiate with respect to.
         has_aux: whether `fun` returns a pair `(value, aux)`.
         sparse_representation: leaves are `SparseJacobian`s, maps from the second argument's
@@ -92,12 +100,19 @@ def hessve(
 
 
 def hessian_plan(prepared: Prepared, order: Any) -> Plan | None:
-    """The plan on the function's own graph; None where it has no closed second derivative."""
+    """The plan on the function's own graph; None where the gradient is differentiated instead."""
+    named = order.lower() if isinstance(order, str) else order
+    if isinstance(named, Compressed) or (isinstance(named, str) and named in COMPRESSED_ORDERS):
+        return None  # the compressed Jacobian of the gradient
     if follows_rules_of_rules(prepared) or prepared.second.opaque:
         return None
 
     def build(orders: Sequence[EliminationOrder]) -> Plan:
-        return Plan(prepared.graph, orders[0], build_hessian(prepared.second))
+        rows = build_row_hessian(prepared.second)
+        limit = None if rows is None else OPERATIONS_PER_PRODUCT * most_products(rows)
+        program = build_hessian(prepared.second, limit) or rows
+        assert program is not None
+        return Plan(prepared.graph, orders[0], program)
 
     return programmed(prepared, order, "hessian", build, ("reverse",))
 

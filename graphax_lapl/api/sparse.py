@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.experimental import sparse as jax_sparse
 
 from ..edges.algebra import compose
 from ..edges.layout import (
@@ -30,6 +29,7 @@ from ..plotting import figure_and_axes
 from .spy import MAX_ENTRIES, braille_spy
 
 if TYPE_CHECKING:
+    from jax.experimental import sparse as jax_sparse
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -262,6 +262,8 @@ class SparseJacobian:
             shape: tuple[int, ...] = self._matrix_shape()
         else:
             indices, shape = self.indices, self.shape
+        from jax.experimental import sparse as jax_sparse  # takes long to import
+
         batch = self.batch_shape
         return jax_sparse.BCOO(
             (self.data, jnp.asarray(indices.reshape((1,) * len(batch) + indices.shape))),
@@ -277,6 +279,8 @@ class SparseJacobian:
             InvalidArgumentError: for a batch of matrices.
         """
         self._refuse_batch("to_bcsr()")
+        from jax.experimental import sparse as jax_sparse  # takes long to import
+
         columns = self._rows_and_columns()[1].astype(np.int32)
         return jax_sparse.BCSR(
             (self.data, jnp.asarray(columns), jnp.asarray(self.indptr)),

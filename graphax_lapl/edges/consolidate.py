@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from .boxes import Box, bounding, difference, intersect
@@ -43,6 +43,9 @@ Vector = tuple[int, ...]
 class Frame:
     """How the labels of a term move through the matrix.
 
+    Where two labels are digits of one position (`3 a + b`, b below 3), the position yields the
+    higher one; what it leaves of the lower one tells lines apart.
+
     Attributes:
         vectors: for each label its stride along every dimension of the matrix.
         anchors: (label, dimension) pairs in the order in which a position yields the labels.
@@ -54,9 +57,12 @@ class Frame:
     conj: bool
 
     @classmethod
-    def of(cls, vectors: Iterable[Vector], conj: bool) -> Frame | None:
-        """The frame of some labels, None where positions do not yield the labels one by one."""
-        ordered = tuple(sorted(vectors, reverse=True))
+    def of(cls, extents: Mapping[Vector, int], conj: bool) -> Frame | None:
+        """The frame of labels with these vectors and extents.
+
+        None where positions do not yield the labels one by one.
+        """
+        ordered = tuple(sorted(extents, reverse=True))
         unsolved, anchors = set(range(len(ordered))), []
         rank = len(ordered[0]) if ordered else 0
         progress = True
@@ -68,6 +74,13 @@ class Frame:
                     anchors.append((alone[0], dimension))
                     unsolved.remove(alone[0])
                     progress = True
+                elif len(alone) == 2:
+                    high, low = sorted(alone, key=lambda n: -abs(ordered[n][dimension]))
+                    step, unit = ordered[high][dimension], ordered[low][dimension]
+                    if step % unit == 0 and step // unit == extents[ordered[low]]:
+                        anchors.append((high, dimension))
+                        unsolved -= {high, low}
+                        progress = True
         return None if unsolved else cls(ordered, tuple(anchors), conj)
 
     def locate(self, offsets: Vector) -> tuple[Vector, Vector]:
@@ -114,7 +127,10 @@ def consolidate(items: list[Item], shape: Sequence[int], writer: RecipeWriter) -
     chosen: list[tuple[Item, dict[Vector, int], Vector, Frame]] = []
     for item in items:
         moves = _moves(item[0])
-        frame = None if moves is None else Frame.of(moves, item[0].conj)
+        sizes = item[0].sizes
+        frame = None
+        if moves is not None:
+            frame = Frame.of({v: sizes[n] for v, n in moves.items()}, item[0].conj)
         if moves is None or frame is None:
             result.append(item)
         else:
@@ -163,14 +179,14 @@ def _bands(
         residuals.setdefault(frame, set()).add(frame.locate(offsets)[1])
     bands: dict[Line, Line] = {}
     for frame, found in residuals.items():
-        if not frame.vectors or len(found) < MIN_BAND:
+        if not frame.vectors or len(found) < MIN_BAND or len(frame.anchors) < len(frame.vectors):
             continue
         # All bands lie along one dimension, the last that has any; others would cross them.
         by_dimension = [(d, _runs(found, d)) for d in reversed(range(len(frame.vectors[0])))]
         dimension, runs = next((entry for entry in by_dimension if entry[1]), (0, []))
         for run in runs:
             along = tuple(int(d == dimension) for d in range(len(run[0])))
-            wider = Frame.of((*frame.vectors, along), frame.conj)
+            wider = Frame.of(dict.fromkeys((*frame.vectors, along), 0), frame.conj)
             if wider is None or along in frame.vectors:
                 continue
             lines = {wider.locate(residual)[1] for residual in run}

@@ -19,12 +19,14 @@ from ..program.instructions import (
     OpaqueInstruction,
     PrimalInstruction,
     Program,
+    RowHessianInstruction,
 )
 from .assembly import assemble
 from .coordinates import gathered_dense, is_gathered
 from .holding import held
 from .opaque import LinearMap, second_derivative
 from .recipes import operate
+from .rows import row_hessian
 from .stored import block_storage, cast_to, stored_arrays
 
 __all__ = ["dense_block", "run_program"]
@@ -68,6 +70,8 @@ def _execute(instruction: Any, values: list[Any]) -> Sequence[Any]:
         return [LinearMap(instruction.reference, full, instruction.types)]
     if isinstance(instruction, CurvatureInstruction):
         return [second_derivative(instruction, values)]
+    if isinstance(instruction, RowHessianInstruction):
+        return row_hessian(instruction, values)
     assert isinstance(instruction, ConstantInstruction)
     return [jnp.asarray(instruction.value)]
 

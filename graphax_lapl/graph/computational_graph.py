@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import networkx as nx
-
 from ..edges.operations import Recipe
 from ..edges.terms import Structure
 from ..plotting import figure_and_axes
 from .listing import Equation, Listing
 
 if TYPE_CHECKING:
+    import networkx as nx
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -119,6 +118,8 @@ class ComputationalGraph:
         Nodes are the vertex names with attributes kind, primitive, shape, dtype and source; edges
         have the attributes structure and kind ("unit", "constant" or "variable").
         """
+        import networkx as nx  # takes long to import
+
         graph = nx.DiGraph(function=self.function)
         for v in self.vertices:
             graph.add_node(
@@ -139,6 +140,8 @@ class ComputationalGraph:
         Raises:
             ImportError: without matplotlib (`pip install graphax_lapl[plots]`).
         """
+        import networkx as nx
+
         graph = self.to_networkx()
         for layer, names in enumerate(nx.topological_generations(graph)):
             for name in names:

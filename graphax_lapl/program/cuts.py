@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-import networkx as nx
-
 __all__ = ["narrow_cuts"]
 
 #: The vertex before all inputs.
@@ -31,6 +29,8 @@ def narrow_cuts(
     Returns:
         The cuts with at least one group behind them, narrowest first.
     """
+    import networkx as nx  # takes long to import
+
     view = nx.DiGraph(list(arrows))
     view.add_edges_from((_SOURCE, v) for v in inputs)
     dominators = dict(nx.immediate_dominators(view, _SOURCE))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import replace
 from typing import Any
 
@@ -14,26 +13,51 @@ from ..rules.second_order import SecondOrderGraph
 from .builder import Edge
 from .instructions import Block, Program
 from .second_order import Jacobians, SecondOrderBuilder
-from .sums import RunningSum
 
-__all__ = ["build_hessian"]
+__all__ = ["HessianBuilder", "build_hessian"]
 
 
-def build_hessian(graph: SecondOrderGraph) -> Program:
+def build_hessian(graph: SecondOrderGraph, max_operations: int | None = None) -> Program | None:
     """The program of all second derivatives.
+
+    Args:
+        graph: the graph of second order.
+        max_operations: on partials; none by default.
 
     Returns:
         A program with one row of blocks per output leaf: for leaves i and j in turn the map
-        (*output, *leaf i) <- leaf j.
+        (*output, *leaf i) <- leaf j. None where it takes more operations than allowed.
 
     Raises:
         NotImplementedError: where an equation has no closed second derivative.
     """
-    return _Hessian(graph).hessian()
+    try:
+        return HessianBuilder(graph, max_operations).hessian()
+    except _TooLong:
+        return None
 
 
-class _Hessian(SecondOrderBuilder):
+class _TooLong(Exception):
+    """The program has more operations than allowed."""
+
+
+class HessianBuilder(SecondOrderBuilder):
+    """Pulls second derivatives of vertices back to the leaves."""
+
+    def __init__(self, graph: SecondOrderGraph, max_operations: int | None = None):
+        super().__init__(graph)
+        self.remaining = max_operations
+
+    def operate(self, *arguments: Any) -> int:
+        """See `Builder.operate`; raises where too many operations were done."""
+        if self.remaining is not None:
+            self.remaining -= 1
+            if self.remaining < 0:
+                raise _TooLong
+        return super().operate(*arguments)
+
     def hessian(self) -> Program:
+        """The whole program."""
         second = self.second
         self.require_closed_forms()
         local = self.prepare()
@@ -47,6 +71,7 @@ class _Hessian(SecondOrderBuilder):
         return self.program
 
     def row(self, found: dict[tuple[int, int], Edge], type_: Any) -> list[Block]:
+        """The blocks of an output of some type."""
         row = []
         for i, first in enumerate(self.second.inputs):
             for j, other in enumerate(self.second.inputs):
@@ -73,7 +98,13 @@ class _Hessian(SecondOrderBuilder):
                 made = self.product(adjoints[vertex], edge, end)
                 place = (key[0], key[1], bool(key[2]))
                 weights[place] = self.sum(weights.get(place), made, end)
-        result: dict[tuple[int, int], RunningSum] = defaultdict(lambda: self.running_sum(end))
+        return self.pulled(weights, spans, end)
+
+    def pulled(
+        self, weights: dict[tuple[int, int, bool], Edge | None], spans: Jacobians, end: int
+    ) -> dict[tuple[int, int], Edge]:
+        """Bilinear maps of intermediate arguments as such of leaves, added up."""
+        parts: dict[tuple[int, int], list[Edge]] = {}
         mirror = not self.listing.moves_with  # otherwise the user's rules may be asymmetric
         for (first, other, symmetric), weight in weights.items():
             if weight is None:
@@ -84,12 +115,19 @@ class _Hessian(SecondOrderBuilder):
                         continue
                     recipe = pull_back(weight[0], left[0], right[0])
                     made = self.made_by(recipe, (*weight[1], *left[1], *right[1]), end)
+                    if made is None:
+                        continue
                     if not (mirror and i > j):
-                        result[i, j].add(made)
-                    if symmetric and made is not None and not (mirror and j > i):
-                        result[j, i].add(self.turned(made, i, end))
-        totals = {key: running.total() for key, running in result.items()}
-        found = {key: edge for key, edge in totals.items() if edge is not None}
+                        parts.setdefault((i, j), []).append(made)
+                    if symmetric and not (mirror and j > i):
+                        turned = self.turned(made, i, end)
+                        if turned is not None:
+                            parts.setdefault((j, i), []).append(turned)
+        found: dict[tuple[int, int], Edge] = {}
+        for key, edges in parts.items():
+            total = self.total(edges, end)
+            if total is not None:
+                found[key] = total
         if mirror:
             for (i, j), edge in list(found.items()):
                 if i < j:
@@ -97,6 +135,11 @@ class _Hessian(SecondOrderBuilder):
                     assert turned is not None
                     found[j, i] = turned
         return found
+
+    def total(self, edges: list[Edge], end: int) -> Edge | None:
+        """The sum of parallel maps, taken at once: pieces that join need not be joined twice."""
+        recipe = accumulate(tuple(structure for structure, _ in edges))
+        return self.made_by(recipe, [slot for _, slots in edges for slot in slots], end)
 
     def turned(self, edge: Edge, first: int, end: int) -> Edge | None:
         """A bilinear map of leaves (i, j) as one of (j, i)."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..edges.operations import Combine, Cost, Einsum, Operation
 from ..edges.terms import Structure
-from ..graph.listing import Equation, Variable
+from ..graph.listing import Equation, Listing, Variable
 from ..rules.site import Local, OpaqueMap
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "OpaqueInstruction",
     "PrimalInstruction",
     "Program",
+    "RowHessianInstruction",
     "Slot",
 ]
 
@@ -137,6 +138,37 @@ class CurvatureInstruction:
 
 
 @dataclass(frozen=True, eq=False)
+class RowHessianInstruction:
+    """Second derivatives of a scalar within the rows of some arrays, by `jvp` of its gradient.
+
+    Inputs are the arrays' values, then those of `captured`. Outputs are, for arrays i <= j in turn,
+    arrays of shape (*dimensions of j within a row, *shape of i).
+
+    Attributes:
+        moving: variables of the arrays.
+        batch: for each of them the dimensions that hold the row.
+        captured: other variables that the equations read.
+        width: numbers per row of all arrays, as many as there are products.
+        equations: how the scalar is computed.
+        end: its variable.
+        listing: where the variables are defined.
+    """
+
+    moving: tuple[int, ...]
+    batch: tuple[tuple[int, ...], ...]
+    captured: tuple[int, ...]
+    width: int
+    equations: tuple[Equation, ...]
+    end: int
+    listing: Listing
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"second derivatives of rows through {len(self.equations)} equations"
+
+
+@dataclass(frozen=True, eq=False)
 class EdgeInstruction:
     """An operation of the edge algebra, done for vertex `vertex` (None: local or final)."""
 
@@ -168,6 +200,7 @@ Instruction = (
     | LocalInstruction
     | OpaqueInstruction
     | CurvatureInstruction
+    | RowHessianInstruction
     | EdgeInstruction
 )
 

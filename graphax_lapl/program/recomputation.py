@@ -10,7 +10,14 @@ from typing import Any
 
 from ..edges.operations import Einsum
 from .counts import Types, local_jaxpr
-from .instructions import EdgeInstruction, Instruction, LocalInstruction, PrimalInstruction, Program
+from .instructions import (
+    EdgeInstruction,
+    Instruction,
+    LocalInstruction,
+    PrimalInstruction,
+    Program,
+    RowHessianInstruction,
+)
 
 __all__ = ["TRANSCENDENTAL", "shared_work"]
 
@@ -69,6 +76,8 @@ def _own_work(instruction: Instruction, program: Program) -> int:
     operation = getattr(instruction, "operation", None)
     if isinstance(operation, Einsum):
         return 0 if {n for n, _ in operation.sizes} - {*operation.output} else 1
+    if isinstance(instruction, RowHessianInstruction):
+        return 2 * LONG
     primitives = _primitives(instruction, program)
     if not TRANSCENDENTAL.isdisjoint(primitives):
         return LONG

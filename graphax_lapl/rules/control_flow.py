@@ -26,7 +26,7 @@ from .opaque import AS_A_WHOLE, treatment
 from .registry import defrule
 from .site import Piece, Site
 
-__all__ = ["diagonal_pairs"]
+__all__ = ["diagonal_pairs", "partners"]
 
 #: For a value that an input moves: dimensions that hold the input's position.
 Aligned = frozenset[int]
@@ -62,7 +62,7 @@ class Body:
         for u, v, structure in self.arrows:
             if u not in held:
                 continue
-            reached = frozenset(out for into in held[u] for out in _partners(structure, into))
+            reached = frozenset(out for into in held[u] for out in partners(structure, into))
             held[v] = held[v] & reached if v in held else reached
         return {
             k: held[variable]
@@ -76,7 +76,7 @@ def _is_inexact(aval: Any) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def _partners(structure: Structure, into: int) -> frozenset[int]:
+def partners(structure: Structure, into: int) -> frozenset[int]:
     """Dimensions of the output that are at the position of the input along `into`."""
     rank = len(structure.out_shape)
     return frozenset(
