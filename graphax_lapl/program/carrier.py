@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from ..edges.algebra import accumulate
@@ -29,13 +29,21 @@ class Carrier(SecondOrderBuilder):
         return Block(structure, slots, type_.shape, in_shape, type_.dtype)
 
     def past_pointwise(
-        self, local: dict[tuple[int, int], Edge], curvatures: Curvatures
+        self,
+        local: dict[tuple[int, int], Edge],
+        curvatures: Curvatures,
+        entered: Collection[int],
     ) -> tuple[dict[tuple[int, int], Edge], Curvatures]:
         """Let columns enter behind pointwise functions instead of inside them.
 
         Where all that reads a vertex v does so entry by entry, `dw/dv H_v` is a share of the second
         derivative of each reader w. So `u * sigmoid(u)` has one second derivative with respect to
         u and one column, and what is pulled back to u or pushed on passes it in one step.
+
+        Args:
+            local: the arrows.
+            curvatures: the second derivatives.
+            entered: vertices at which columns enter for other reasons.
 
         Returns:
             The arrows that columns are carried along, and the second derivatives.
@@ -46,6 +54,7 @@ class Carrier(SecondOrderBuilder):
         kept = {v for item in self.second.opaque for v in (*item.tangents, *item.moving)}
         kept.update(vertex for *_, vertex in self.second.opaque_outputs)
         kept.update(self.second.outputs)
+        kept.update(entered)
         pointwise = {key for key, edge in arrows.items() if is_pointwise(edge[0])}
         at: dict[int, Curvatures] = {}
         for key, edge in curvatures.items():

@@ -108,7 +108,8 @@ class _Laplacian(Carrier):
         drift = self.drift_inputs(first)
         ends = {v for v in second.outputs if v is not None}
         fused, curvatures = self.through_pointwise(local, self.curvature_edges())
-        ways, curvatures = self.past_pointwise(local, curvatures)
+        entered = {v for u, v in local if u in drift}
+        ways, curvatures = self.past_pointwise(local, curvatures, entered)
         targets = {v for _, one, other, _ in curvatures for v in (one, other)}
         for item in second.opaque:
             targets.update(v for v in (*item.tangents, *item.moving) if v is not None)
