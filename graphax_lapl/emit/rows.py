@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from ..graph.listing import Constant
 from ..program.instructions import RowHessianInstruction
 
 __all__ = ["row_hessian"]
@@ -60,7 +59,10 @@ def _function(
 
         def read(atom: Any) -> Any:
             found = listing.value(atom)
-            return found.value if isinstance(found, Constant) else held[found]  # type: ignore[index]
+            if isinstance(found, int):
+                return held[found]
+            assert found is not None
+            return found.value
 
         for equation in instruction.equations:
             results = equation.evaluate(*(read(atom) for atom in equation.inputs))

@@ -34,7 +34,7 @@ def test_report_of_a_small_problem(name):
     assert (ours.nse, report.nse) == (25, 25)
     assert ours.error < 1e-6
     # The peers may or may not be here; everything else is timed against everything else.
-    assert {"ours", "ours, raw", "by hand", "f"} <= set(report.ratios)
+    assert {"ours", "ours, data", "by hand", "f"} <= set(report.ratios)
     assert report.ratios["ours"]["f"].median > 0
     assert f"| {name}" in sparse_table([dataclasses.asdict(report)])
 
