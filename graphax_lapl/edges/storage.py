@@ -26,6 +26,8 @@ __all__ = ["Storage", "StoredArray", "full_storage", "storage_of", "stored_place
 SMALL = 64
 #: Arrays of one shape and up to so many elements are stacked: an output of its own costs more time.
 MAX_STACKED = 1 << 13
+#: All arrays of a result of up to so many elements are one vector, for the same reason.
+MAX_JOINED = 1 << 10
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,8 @@ class StoredArray:
     """One array of a sparse result; exactly one of the first four is set.
 
     Attributes:
-        parts: arrays of one shape, stacked along a new leading axis.
+        parts: arrays of one shape, stacked along a new leading axis; or, where `joined`, of any
+            shapes, raveled one after the other.
         numbers: known numbers, side by side.
         slot: a slot of the program, all of it, times the coefficient.
         term: the values of a term of the block, over `labels`.
@@ -47,6 +50,7 @@ class StoredArray:
     term: int | None = None
     coefficient: Number = 1
     labels: tuple[int, ...] = ()
+    joined: bool = False
 
 
 @dataclass(frozen=True)
@@ -122,6 +126,15 @@ def storage_of(structure: Structure, slots: tuple[int, ...], direct: frozenset[i
             )
         )
     shapes = {key: term.factors[0].shape for key, term in zip(keys, terms, strict=True)}
+    total = sum(math.prod(shape) for shape in shapes.values())
+    if 1 < len(arrays) and total <= MAX_JOINED and len({*shapes.values()}) > 1:
+        starts, begin = {}, 0
+        for key in arrays:
+            starts[key] = begin
+            begin += math.prod(shapes[key])
+        joined = [_in_vector(t, starts[k], total) for k, t in zip(keys, terms, strict=True)]
+        whole_vector = StoredArray(parts=tuple(arrays.values()), joined=True)
+        return Storage(_like(structure, joined), (0,) * len(terms), (whole_vector,))
     stacks: dict[Hashable, list[Hashable]] = {}
     for key, shape in shapes.items():
         stacked = key != "numbers" and math.prod(shape) <= MAX_STACKED
@@ -135,14 +148,29 @@ def storage_of(structure: Structure, slots: tuple[int, ...], direct: frozenset[i
         kept.append(StoredArray(parts=parts) if len(parts) > 1 else parts[0])
     sizes = [len(array.parts) for array in kept]
     terms = [_in_stack(term, *places[key], sizes) for key, term in zip(keys, terms, strict=True)]
-    stored = intern_structure(
+    sources = tuple(places[key][0] for key in keys)
+    return Storage(_like(structure, terms), sources, tuple(kept))
+
+
+def _like(structure: Structure, terms: Sequence[Term]) -> Structure:
+    """A structure of the same spaces with other terms."""
+    return intern_structure(
         structure.out_shape,
         structure.in_shape,
         terms,
         structure.complex_out,
         structure.complex_in,
     )
-    return Storage(stored, tuple(places[key][0] for key in keys), tuple(kept))
+
+
+def _in_vector(term: Term, start: int, total: int) -> Term:
+    """The term, reading its array raveled into a vector of so many elements."""
+    (factor,) = term.factors
+    sizes = dict(enumerate(term.sizes))
+    place = constant(0)
+    for axis, extent in zip(factor.axes, factor.shape, strict=True):
+        place = place.scaled(extent).plus(axis, sizes)
+    return replace(term, factors=(Factor((place.shifted(start),), (total,)),))
 
 
 def _in_stack(term: Term, source: int, part: int | None, sizes: Sequence[int]) -> Term:

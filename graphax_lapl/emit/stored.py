@@ -42,6 +42,8 @@ def _stored(
 ) -> Array:
     if array.parts:
         parts = [_stored(part, block, slots, inputs) for part in array.parts]
+        if array.joined:
+            return lax.concatenate([part.reshape(-1) for part in parts], 0)
         return lax.concatenate([lax.expand_dims(part, (0,)) for part in parts], 0)
     if array.numbers:
         return cast_to(jnp.asarray(np.asarray(array.numbers)), block.dtype)
