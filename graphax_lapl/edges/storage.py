@@ -127,7 +127,7 @@ def storage_of(structure: Structure, slots: tuple[int, ...], direct: frozenset[i
         )
     shapes = {key: term.factors[0].shape for key, term in zip(keys, terms, strict=True)}
     total = sum(math.prod(shape) for shape in shapes.values())
-    if 1 < len(arrays) and total <= MAX_JOINED and len({*shapes.values()}) > 1:
+    if len(arrays) > 1 and total <= MAX_JOINED and len({*shapes.values()}) > 1:
         starts, begin = {}, 0
         for key in arrays:
             starts[key] = begin
