@@ -3,9 +3,10 @@ r"""Roe's approximate Riemann flux for the three-dimensional Euler equations.
 As `roe_flux`, with a velocity vector u of which the first component is normal to the interface.
 Two shear waves travel with the normal velocity beside the entropy wave, so the jump splits into
 
-    alpha_s = d_m_t - u_t d_rho                                   (two shear waves),
-    alpha_2 = (gamma - 1) / c^2 (d_rho (H - u_1^2) + u_1 d_m_1 - d_e'),   d_e' = d_e - alpha_s . u_t,
-    alpha_1 = (d_rho (u_1 + c) - d_m_1 - c alpha_2) / (2 c),      alpha_5 = d_rho - alpha_1 - alpha_2.
+    alpha_s = d_m_t - u_t d_rho                                    (two shear waves),
+    alpha_2 = (gamma - 1) / c^2 (d_rho (H - u_1^2) + u_1 d_m_1 - d_e'),
+    alpha_1 = (d_rho (u_1 + c) - d_m_1 - c alpha_2) / (2 c),
+    alpha_5 = d_rho - alpha_1 - alpha_2,                           d_e' = d_e - alpha_s . u_t.
 
 Source: P. L. Roe, J. Comput. Phys. 43 (1981) 357-372; E. F. Toro, "Riemann Solvers and Numerical
 Methods for Fluid Dynamics", section 11.2.
@@ -72,7 +73,9 @@ def roe_flux_3d(
     momentum = momentum - (wave_1 * (u - c * axis) + wave_2 * u + wave_5 * (u + c * axis))
     momentum = momentum - jnp.concatenate([jnp.zeros(1, u.dtype), sheared])
     energy = u_left[0] * (e_left + p_left) + u_right[0] * (e_right + p_right)
-    energy = energy - (wave_1 * (h - normal * c) + wave_2 * 0.5 * square + wave_5 * (h + normal * c))
+    energy = energy - (
+        wave_1 * (h - normal * c) + wave_2 * 0.5 * square + wave_5 * (h + normal * c)
+    )
     energy = energy - jnp.sum(sheared * along)
     return 0.5 * mass, 0.5 * momentum, 0.5 * energy
 
