@@ -223,7 +223,7 @@ def meeting_orders(graph: ComputationalGraph, narrower: float = math.inf) -> lis
     Returns:
         At most `MAX_CUTS` of them, that of the narrowest vertex first.
     """
-    place = {name: k for k, name in enumerate(graph.eliminable)}
+    place: dict[Any, int] = {name: k for k, name in enumerate(graph.eliminable)}
     end = len(place)
     # A vertex is on all paths where no arrow jumps over its place in the topological order.
     jumps = [0] * (end + 1)

@@ -311,7 +311,7 @@ def _cheapest(prepared: Prepared) -> Plan:
         plan = Plan.build(graph, order, limit)
         if plan is not None and (best is None or plan.predicted_work < best.predicted_work):
             best = plan
-        if name == "forward" and best is not None and best.program.longest_sum > LONG_SUM:
+        if order.method == "forward" and best is not None and best.program.longest_sum > LONG_SUM:
             break
     assert best is not None
     return best
