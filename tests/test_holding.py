@@ -61,13 +61,13 @@ def test_single_inputs_of_scalars_hold_nothing():
     assert "optimization_barrier" not in text
 
 
-def test_holding_reduces_evaluations_and_predicted_time():
+def test_holding_reduces_evaluations():
     fused = FusedProgram(planned("robot_arm").program)
     kept = fused.held_at(100_000)
     assert kept
     before, after = fused.evaluations(()), fused.evaluations(kept)
     assert all(a <= b for a, b in zip(after, before, strict=True))
-    assert fused.nanoseconds(100_000, kept) < 0.5 * fused.nanoseconds(100_000)
+    assert sum(after) < 0.8 * sum(before)
     assert fused.held_at(1) == set()
 
 

@@ -4,7 +4,7 @@ XLA evaluates an elementwise expression again in every kernel that reads it, dir
 further elementwise expressions. A Jacobian has many outputs that share few intermediates, so most
 of its time goes into evaluating them again. Here the kernels are taken to be the results (one for
 each term of a block), what XLA keeps in memory by itself, and what is *held*: written to memory on
-purpose. From that follow the evaluations of every array and the time of the whole.
+purpose. From that follows how often every array is evaluated.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from .timings import CACHE, KERNEL, MEMORY, OPERATION, Expression, expression_of
 
 __all__ = ["FusedProgram", "worth_holding"]
 
-#: Nanoseconds of holding an array, whatever its size: up to three small kernels.
-HOLDING = 5000.0
+#: Nanoseconds of holding an array, whatever its size: a few small kernels.
+HOLDING = 4 * KERNEL
 #: Elements of all results together that still leave room in the cache.
 CACHED = 1 << 19
 #: Numbers of samples for which it is decided what to hold.
@@ -124,18 +124,6 @@ class FusedProgram:
     def expressions(self, held: Collection[int]) -> list[float]:
         """Nanoseconds of evaluating a slot once, with all that is evaluated in the same loop."""
         return self._forward(set(held), None)
-
-    def nanoseconds(self, samples: int, held: Collection[int] = ()) -> float:
-        """Predicted time of evaluating the program on a batch of so many samples."""
-        evaluations = self.evaluations(held)
-        kernels = len(self.results) + len(held)
-        total = sum(MEMORY * self.sizes[slot] for slot in (*self.results, *held)) * samples
-        for step in self.steps:
-            kernels += step.kept
-            once = step.kept or any(slot in held for slot in step.outputs)
-            times = 1.0 if once else max((evaluations[slot] for slot in step.outputs), default=1.0)
-            total += step.nanoseconds * times * samples
-        return total + KERNEL * kernels + HOLDING * len(held)
 
     def held_at(self, samples: int) -> set[int]:
         """The slots that are worth writing to memory for a batch of so many samples.
