@@ -38,9 +38,10 @@ def jacve(
             complex floating-point arrays.
         order: "auto", "forward" ("fwd"), "reverse" ("rev"), "markowitz", "search", "optimal" or
             another name of `elimination_orders.ORDERS`; "autotune" or an `Autotune`, which time
-            candidates; a strategy such as `elimination_orders.Annealing(max_time=5)`; a permutation of the vertex ids that
-            `computational_graph` lists; an `EliminationOrder` or a `Plan`. Or not eliminated but
-            evaluated with few products, by colouring: "compressed", "compressed_forward",
+            candidates; a strategy such as `elimination_orders.Annealing(max_time=5)`; a permutation
+            of the vertex ids that `computational_graph` lists; an `EliminationOrder` or a `Plan`.
+            Or not eliminated but evaluated with few products, by colouring: "compressed",
+            "compressed_forward",
             "compressed_reverse", "compressed_both", "compressed_symmetric", or a `Compressed`.
         argnums: which positional arguments to differentiate with respect to.
         has_aux: whether `fun` returns a pair `(value, aux)`; aux is returned as it is.
