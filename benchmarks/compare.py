@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.problems import Problem
-from benchmarks.problems.problem import Sampler
+from benchmarks.problems.problem import Sampler, first_sample, over_batch
 from benchmarks.timing import Ratio, measure
 from graphax_lapl import compare_orders, jacve
 
@@ -34,6 +34,7 @@ class Case:
         sample: draws inputs.
         batch: size of the batch, or None for a single input.
         sparse: ask for a sparse Jacobian (JAX's own remain dense: it has no other).
+        shared: arguments that all samples of a batch share.
     """
 
     title: str
@@ -42,14 +43,17 @@ class Case:
     sample: Sampler
     batch: int | None = None
     sparse: bool = False
+    shared: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, problem: Problem, batch: int | None) -> "Case":
         """The case of a problem at one batch size."""
         title = problem.name if batch is None else f"{problem.name}, batch of {batch:,}"
-        return cls(title, problem.fun, problem.argnums, problem.sample, batch)
+        return cls(
+            title, problem.fun, problem.argnums, problem.sample, batch, shared=problem.shared
+        )
 
-    def inputs(self, dtype: Any) -> tuple[jax.Array, ...]:
+    def inputs(self, dtype: Any) -> tuple[Any, ...]:
         """The same inputs on every call (fixed key), in the precision asked for."""
         shape = () if self.batch is None else (self.batch,)
         return self.sample(jax.random.key(0), shape, dtype)
@@ -59,7 +63,11 @@ class Case:
         fun = self.fun
         if transform is not None:
             fun = transform(self.fun, argnums=self.argnums, **options)
-        return jax.jit(fun if self.batch is None else jax.vmap(fun))
+        return jax.jit(fun if self.batch is None else over_batch(fun, self.shared))
+
+    def single(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The first sample of a batch."""
+        return inputs if self.batch is None else first_sample(inputs, self.shared)
 
     def elimination(self, order: Any) -> Callable[..., Any]:
         """Jitted Jacobian by elimination in an order."""
@@ -140,7 +148,7 @@ def compare(
     # Counts, from shapes alone.
     with jax.enable_x64(False):
         inputs = case.inputs(jnp.float32)
-    single = inputs if case.batch is None else tuple(argument[0] for argument in inputs)
+    single = case.single(inputs)
     step("counting", by=len(named))
     counts = dict(
         zip(

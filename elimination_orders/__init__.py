@@ -17,7 +17,7 @@ from elimination_orders.beyond import (
     replay_edges,
     replay_faces,
 )
-from elimination_orders.cache import PlanCache
+from elimination_orders.cache import PlanCache, StoredText
 from elimination_orders.chain import (
     ChainResult,
     ChainStage,
@@ -34,6 +34,7 @@ from elimination_orders.errors import (
 )
 from elimination_orders.exact import find_edge_order, find_face_order
 from elimination_orders.graph import EliminationGraph
+from elimination_orders.native import cache_folder
 from elimination_orders.objectives import OBJECTIVES, Objective
 from elimination_orders.portfolio import ORDERS, find_order
 from elimination_orders.program import Program, ProgramStep, edge_program, face_program
@@ -84,10 +85,12 @@ __all__ = [
     "PlannerError",
     "Program",
     "ProgramStep",
+    "StoredText",
     "Strategy",
     "UnitAwareAlgebra",
     "Update",
     "WindowDP",
+    "cache_folder",
     "chain_of",
     "edge_program",
     "elimination_cost",

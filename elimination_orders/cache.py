@@ -22,7 +22,7 @@ from elimination_orders.bitgraph import BitProblem
 from elimination_orders.native import cache_folder
 from elimination_orders.objectives import OBJECTIVES, Objective
 
-__all__ = ["Entry", "PlanCache"]
+__all__ = ["Entry", "PlanCache", "StoredText"]
 
 #: Part of every key: raise it when the meaning of an entry changes.
 FORMAT = 1
@@ -47,6 +47,40 @@ class Entry:
     lower_bound: float
     optimal: bool
     evaluations: int
+
+
+@dataclass(frozen=True)
+class StoredText:
+    """A small file that several processes may write.
+
+    Args:
+        path: of the file; its folder is made when it is written.
+    """
+
+    path: Path
+
+    def read(self) -> str | None:
+        """What it holds, or None if there is nothing to be read."""
+        try:
+            return self.path.read_text()
+        except (OSError, ValueError):
+            return None
+
+    def write(self, text: str) -> bool:
+        """Replace the file in one step; says whether that worked."""
+        folder = self.path.parent
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(suffix=".tmp", dir=folder)
+            try:
+                with os.fdopen(handle, "w") as file:
+                    file.write(text)
+                os.replace(name, self.path)
+            finally:
+                Path(name).unlink(missing_ok=True)
+        except OSError:
+            return False
+        return True
 
 
 @dataclass(frozen=True)
@@ -128,18 +162,9 @@ class PlanCache:
     def store(self, key: str, entry: Entry) -> bool:
         """Write an entry; says whether that worked.  A cache that cannot be written is no error."""
         data = {**entry.__dict__, "order": list(entry.order)}
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(suffix=".tmp", dir=self.folder)
-            try:
-                with os.fdopen(handle, "w") as file:
-                    json.dump(data, file)
-                os.replace(name, self._path(key))
-            finally:
-                Path(name).unlink(missing_ok=True)
-            self._shrink()
-        except OSError:
+        if not StoredText(self._path(key)).write(json.dumps(data)):
             return False
+        self._shrink()
         return True
 
     def clear(self) -> None:

@@ -8,6 +8,7 @@ from .api.analysis import (
     count_ops,
     make_plan,
 )
+from .api.autotune import Autotune
 from .api.batching import batched_vmap
 from .api.checking import CheckRow, DerivativeReport, check_derivatives
 from .api.compression import Compressed
@@ -38,6 +39,7 @@ from .rules.custom import register_partial, unregister_partial
 __version__ = "0.1.0"
 
 __all__ = [
+    "Autotune",
     "CheckRow",
     "Comparison",
     "ComparisonRow",

@@ -6,6 +6,7 @@
 from benchmarks.problems import (
     black_scholes,
     brusselator,
+    chain,
     helmholtz_energy,
     human_heart_dipole,
     kerr_sen,
@@ -13,11 +14,14 @@ from benchmarks.problems import (
     propane_combustion,
     robot_arm,
     roe_flux,
+    roe_flux_3d,
+    training,
 )
 from benchmarks.problems.problem import Problem
 
 _FAMILIES = (
     roe_flux,
+    roe_flux_3d,
     robot_arm,
     brusselator,
     human_heart_dipole,
@@ -26,6 +30,8 @@ _FAMILIES = (
     lighthouse,
     helmholtz_energy,
     kerr_sen,
+    training,
+    chain,
 )
 
 PROBLEMS: dict[str, Problem] = {

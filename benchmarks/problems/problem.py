@@ -13,7 +13,7 @@ class Sampler(Protocol):
 
     def __call__(
         self, key: jax.Array, batch: tuple[int, ...] = (), dtype: Any = jnp.float32
-    ) -> tuple[jax.Array, ...]:
+    ) -> tuple[Any, ...]:
         """Returns the positional arguments, each with the leading axes `batch`."""
         ...
 
@@ -29,6 +29,7 @@ class Problem:
         argnums: the arguments that are differentiated, as for `jax.jacfwd`.
         source: where the equations are published.
         batches: batch sizes at which the problem is timed.
+        shared: arguments that all samples of a batch share; `sample` gives them no batch axes.
     """
 
     name: str
@@ -37,7 +38,26 @@ class Problem:
     argnums: int | tuple[int, ...]
     source: str
     batches: tuple[int, ...] = (1, 4096, 100_000)
+    shared: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         """The problem's name."""
         return self.name
+
+
+def over_batch(fun: Callable[..., Any], shared: tuple[int, ...] = ()) -> Callable[..., Any]:
+    """`fun` of one sample as a function of a batch, which shares some arguments."""
+
+    def batched(*arguments: Any) -> Any:
+        axes = [None if k in shared else 0 for k in range(len(arguments))]
+        return jax.vmap(fun, axes)(*arguments)
+
+    return batched
+
+
+def first_sample(arguments: tuple[Any, ...], shared: tuple[int, ...] = ()) -> tuple[Any, ...]:
+    """The first sample of a batch."""
+    return tuple(
+        argument if k in shared else jax.tree.map(lambda leaf: leaf[0], argument)
+        for k, argument in enumerate(arguments)
+    )

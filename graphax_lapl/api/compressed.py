@@ -29,10 +29,12 @@ __all__ = [
     "cheaper_compressed",
     "compressed_plan",
     "planned_pattern",
+    "suits",
 ]
 
 #: Explicit orders enumerate at most this many positions.
 MAX_POSITIONS = 10_000_000
+PLAIN = ("forward", "reverse")
 #: What a vector-Jacobian product costs, in Jacobian-vector products.
 ROW_WEIGHT = 1.5
 #: "auto" enumerates at most this many positions, and at most this part of the dense matrix.
@@ -273,13 +275,27 @@ def _coloring(pattern: Pattern, mode: str, traced: Traced) -> Coloring:
         # Where only one of two mirror images can be nonzero, both are zero.
         common = pattern.intersection(pattern.transposed)
         return min((star_coloring(common), color_columns(common)), key=lambda c: c.count)
-    # JAX transposes no while loop and pushes no tangent through a custom_vjp.
-    names = _primitives(traced.closed.jaxpr)
-    if "while" in names:
+    if "reverse" not in _modes(traced):
         return color_columns(pattern)
-    if "custom_vjp_call" in names:
+    if "forward" not in _modes(traced):
         return color_rows(pattern)
     return bicoloring(pattern, ROW_WEIGHT)
+
+
+def suits(traced: Traced, graph: ComputationalGraph, wanted: Compressed) -> bool:
+    """Whether a function can be evaluated compressed in one of the plain modes."""
+    return not _has_complex(graph) and (wanted.mode not in PLAIN or wanted.mode in _modes(traced))
+
+
+def _modes(traced: Traced) -> set[str]:
+    """The products that exist: no while loop is transposed, no custom_vjp takes tangents."""
+    names = _primitives(traced.closed.jaxpr)
+    modes = set(PLAIN)
+    if "while" in names:
+        modes.discard("reverse")
+    elif "custom_vjp_call" in names:
+        modes.discard("forward")
+    return modes
 
 
 def _primitives(jaxpr: Any) -> set[str]:

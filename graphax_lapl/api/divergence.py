@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,11 +10,10 @@ import jax
 from jax import Array, tree_util
 
 from ..errors import InvalidArgumentError
-from ..graph.computational_graph import ComputationalGraph
 from ..graph.tracing import check_callable
 from ..program.divergence import build_divergence
 from .jacobian import rebuild_aux
-from .orders import EliminationOrder
+from .orders import EliminationOrder, meeting_orders
 from .plan import Plan
 from .planning import Prepared, prepare, programmed
 from .stochastic import Stochastic, check_stochastic, estimated_trace, take_key
@@ -25,8 +23,6 @@ __all__ = ["divergence_plan", "divergence_ve"]
 
 #: Orders that "auto" chooses from.
 CHOICES = ("reverse", "forward", "markowitz")
-#: How many vertices "auto" tries as the one at which the trace is taken.
-MAX_CUTS = 3
 
 
 def divergence_ve(
@@ -118,32 +114,7 @@ def divergence_plan(prepared: Prepared, order: Any) -> Plan:
         plans = [Plan(graph, order, build_divergence(graph, order.vertices)) for order in orders]
         return min(plans, key=lambda plan: plan.predicted_work)
 
-    return programmed(prepared, order, "divergence", best, CHOICES, lambda: _meeting_orders(graph))
-
-
-def _meeting_orders(graph: ComputationalGraph) -> list[EliminationOrder]:
-    """Orders that come from both sides to a vertex that all paths pass through."""
-    import networkx as nx  # takes long to import
-
-    view = nx.DiGraph(list(graph.arrows))
-    view.add_edges_from(("from", name) for name in graph.inputs if name in view)
-    view.add_edges_from((name, "to") for name in graph.outputs if name in view)
-    if "to" not in view or "from" not in view:
-        return []
-    dominators = nx.immediate_dominators(view, "from")
-    cuts, vertex = [], dominators.get("to")
-    while vertex not in (None, "from"):
-        if isinstance(vertex, int):
-            cuts.append(vertex)
-        vertex = dominators.get(vertex) if dominators.get(vertex) != vertex else None
-    cuts.sort(key=lambda name: (math.prod(graph.by_name[name].shape), name))
-    orders = []
-    for cut in cuts[:MAX_CUTS]:
-        before = [name for name in graph.eliminable if nx.has_path(view, name, cut)]
-        after = [name for name in graph.eliminable if name not in set(before)]
-        vertices = (*(name for name in before if name != cut), *reversed(after), cut)
-        orders.append(EliminationOrder(vertices, graph.fingerprint, f"meeting at {cut}"))
-    return orders
+    return programmed(prepared, order, "divergence", best, CHOICES, lambda: meeting_orders(graph))
 
 
 def _check_like(prepared: Prepared) -> None:

@@ -37,10 +37,11 @@ def jacve(
         fun: any function that JAX can differentiate, of pytrees, returning a pytree of real or
             complex floating-point arrays.
         order: "auto", "forward" ("fwd"), "reverse" ("rev"), "markowitz", "search", "optimal" or
-            another name of `elimination_orders.ORDERS`; a strategy such as
-            `elimination_orders.Annealing(max_time=5)`; a permutation of the vertex ids that
-            `computational_graph` lists; an `EliminationOrder` or a `Plan`. Or not eliminated but
-            evaluated with few products, by colouring: "compressed", "compressed_forward",
+            another name of `elimination_orders.ORDERS`; "autotune" or an `Autotune`, which time
+            candidates; a strategy such as `elimination_orders.Annealing(max_time=5)`; a permutation
+            of the vertex ids that `computational_graph` lists; an `EliminationOrder` or a `Plan`.
+            Or not eliminated but evaluated with few products, by colouring: "compressed",
+            "compressed_forward",
             "compressed_reverse", "compressed_both", "compressed_symmetric", or a `Compressed`.
         argnums: which positional arguments to differentiate with respect to.
         has_aux: whether `fun` returns a pair `(value, aux)`; aux is returned as it is.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +27,16 @@ from ..errors import InvalidOrderError, InvalidTypeError, PlanMismatchError
 from ..graph.computational_graph import ComputationalGraph, edge_kind
 from .compression import COMPRESSED_ORDERS, Compressed
 
-__all__ = ["EdgeCosts", "EliminationOrder", "elimination_graph", "resolve_order"]
+__all__ = [
+    "EdgeCosts",
+    "EliminationOrder",
+    "elimination_graph",
+    "meeting_orders",
+    "resolve_order",
+]
+
+#: Narrow vertices that are tried as meeting points.
+MAX_CUTS = 3
 
 
 @dataclass(frozen=True)
@@ -201,6 +211,38 @@ def _finer(order: FineResult | StraightLineProgram, graph: ComputationalGraph) -
             "function (graphax_lapl.elimination_graph)."
         )
     return EliminationOrder((), graph.fingerprint, "edges or faces", steps)
+
+
+def meeting_orders(graph: ComputationalGraph, narrower: float = math.inf) -> list[EliminationOrder]:
+    """Orders that come from both sides to a vertex that all paths pass through.
+
+    Args:
+        graph: the graph.
+        narrower: only vertices of fewer elements than this.
+
+    Returns:
+        At most `MAX_CUTS` of them, that of the narrowest vertex first.
+    """
+    place: dict[Any, int] = {name: k for k, name in enumerate(graph.eliminable)}
+    end = len(place)
+    # A vertex is on all paths where no arrow jumps over its place in the topological order.
+    jumps = [0] * (end + 1)
+    for u, v in graph.arrows:
+        jumps[place[u] + 1 if u in place else 0] += 1
+        jumps[place.get(v, end)] -= 1
+    over = itertools.accumulate(jumps[:-1])
+    sizes = {
+        name: math.prod(graph.by_name[name].shape)
+        for name, count in zip(graph.eliminable, over, strict=True)
+        if not count
+    }
+    cuts = sorted((n for n in sizes if sizes[n] < narrower), key=lambda name: (sizes[name], name))
+    orders = []
+    for cut in cuts[:MAX_CUTS]:
+        at = place[cut]
+        vertices = (*graph.eliminable[:at], *graph.eliminable[:at:-1], cut)
+        orders.append(EliminationOrder(vertices, graph.fingerprint, f"meeting at {cut}"))
+    return orders
 
 
 def _integers(order: Any) -> tuple[int, ...]:

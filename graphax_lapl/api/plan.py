@@ -12,6 +12,7 @@ from typing import Any
 import jax
 
 from ..edges.terms import Structure
+from ..emit.holding import HELD_SIZES
 from ..emit.run import dense_block, run_program
 from ..emit.stored import stored_arrays
 from ..errors import InvalidArgumentError
@@ -25,6 +26,7 @@ from ..program.counts import (
     count_program,
     traced_work,
 )
+from ..program.fusion import worth_holding
 from ..program.instructions import Program
 from ..program.recomputation import shared_work
 from .compression import Compressed
@@ -137,7 +139,7 @@ class Plan:
             `sparse` the arrays that it keeps.
         """
         program = self.pruned(values)
-        hold = shared_work(program) if sparse else frozenset()
+        hold = self._held_for(program, sparse)
 
         def run(inputs: Sequence[Any]) -> tuple[list[Any], list[list[Any]]]:
             slots = run_program(program, inputs, hold)
@@ -146,6 +148,13 @@ class Plan:
             return [slots[slot] for slot in program.values], blocks
 
         return run
+
+    @staticmethod
+    def _held_for(program: Program, sparse: bool) -> dict[int, tuple[int, int]]:
+        """Which slots are written to memory before they are read, and for which sizes."""
+        if sparse:
+            return dict.fromkeys(shared_work(program), HELD_SIZES)
+        return worth_holding(program)
 
     def emitted(self, values: bool, sparse: bool) -> Callable[..., tuple[Any, Any]]:
         """`emit`, jitted and remembered."""

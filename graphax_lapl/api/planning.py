@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
+import math
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,6 +19,7 @@ from jax.extend.core import jaxpr_as_fun
 
 from elimination_orders import Strategy
 
+from ..errors import InvalidArgumentError
 from ..graph.computational_graph import ComputationalGraph
 from ..graph.inline import flatten_jaxpr
 from ..graph.keys import Unstable, listing_key
@@ -25,10 +29,11 @@ from ..rules import treatment
 from ..rules.custom import registry_version
 from ..rules.lowering import lower
 from ..rules.second_order import SecondOrderGraph, lower_second_order
-from .compressed import cheaper_compressed, compressed_plan
+from .autotune import Autotune, measured_winner
+from .compressed import cheaper_compressed, compressed_plan, suits
 from .compression import COMPRESSED_ORDERS, Compressed
 from .fallbacks import Fallback, announce, noted_fallbacks, refuse
-from .orders import EliminationOrder, resolve_order
+from .orders import EliminationOrder, meeting_orders, resolve_order
 from .plan import Plan
 
 __all__ = ["Prepared", "clear_caches", "plan_for", "prepare", "programmed"]
@@ -207,7 +212,9 @@ def plan_for(prepared: Prepared, order: Any) -> Plan:
     if isinstance(order, str):
         if order.lower() == "auto":
             return _remembered(prepared, "auto", lambda: _automatic(prepared))
-        order = COMPRESSED_ORDERS.get(order.lower(), order)
+        order = {"autotune": Autotune(), **COMPRESSED_ORDERS}.get(order.lower(), order)
+    if isinstance(order, Autotune):
+        return _remembered(prepared, order, lambda: _tuned(prepared, order))
     if isinstance(order, Compressed):
         return _remembered(prepared, order, lambda: _compressed(prepared, order))
     named = isinstance(order, str | Strategy)
@@ -270,20 +277,53 @@ def _automatic(prepared: Prepared) -> Plan:
     return dataclasses.replace(chosen, order=order)
 
 
+def _tuned(prepared: Prepared, wanted: Autotune) -> Plan:
+    """The plan that is fastest among the candidates of `wanted`."""
+
+    def made(name: str) -> Plan | None:
+        compressed = COMPRESSED_ORDERS.get(name)
+        if compressed is not None and not suits(prepared.traced, prepared.graph, compressed):
+            return None
+        try:
+            return plan_for(prepared, name)
+        except InvalidArgumentError:
+            if compressed is None:
+                raise
+            return None  # too many positions to colour
+
+    candidates = {name: functools.partial(made, name) for name in wanted.candidates}
+    plan = measured_winner(wanted, prepared.inputs, candidates)
+    method = f"autotune ({plan.order.method})"
+    return dataclasses.replace(plan, order=dataclasses.replace(plan.order, method=method))
+
+
 def _cheapest(prepared: Prepared) -> Plan:
-    """The plan with the least predicted work among a few fixed orders."""
+    """The plan with the least predicted work among a few fixed orders.
+
+    Where all paths pass through fewer numbers than go in and come out, the two sides meet there.
+    """
     best: Plan | None = None
-    for name in AUTO_ORDERS:
-        order = resolve_order(name, prepared.graph)
+    graph = prepared.graph
+    orders = (resolve_order(name, graph) for name in AUTO_ORDERS)
+    for order in itertools.chain(orders, meeting_orders(graph, _narrow(graph))[:1]):
         # An order that is hopeless is given up before its program is complete.
         limit = None if best is None else 2 * best.predicted_work
-        plan = Plan.build(prepared.graph, order, limit)
+        plan = Plan.build(graph, order, limit)
         if plan is not None and (best is None or plan.predicted_work < best.predicted_work):
             best = plan
-        if name == "forward" and best is not None and best.program.longest_sum > LONG_SUM:
+        if order.method == "forward" and best is not None and best.program.longest_sum > LONG_SUM:
             break
     assert best is not None
     return best
+
+
+def _narrow(graph: ComputationalGraph) -> int:
+    """Fewer elements than this are fewer than go in, and than come out."""
+
+    def count(names: Iterable[Any]) -> int:
+        return sum(math.prod(graph.by_name[name].shape) for name in names if name is not None)
+
+    return min(count(graph.inputs), count(graph.outputs))
 
 
 def _remembered(prepared: Prepared, wanted: Hashable, make: Callable[[], Plan]) -> Plan:

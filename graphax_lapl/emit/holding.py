@@ -2,39 +2,78 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
+from typing import Any
 
+import jax
 import numpy as np
 from jax import Array, lax
+from jax.custom_batching import custom_vmap
 
-__all__ = ["held"]
+__all__ = ["HELD_SIZES", "held"]
 
-#: Smaller arrays are not worth the pass through memory.
-MIN_HELD = 512
+#: Smaller arrays are not worth the pass through memory, unless something better is known.
+HELD_SIZES = (512, 1 << 62)
 
+#: Since then `optimization_barrier` stands until XLA's CPU compiler has fused.
+_BARRIERS_STAND = jax.__version_info__ >= (0, 12)
 _DIMENSIONS = lax.ScatterDimensionNumbers((), (0,), (0,))
 
 
-def held(value: Array) -> Array:
+def held(value: Array, sizes: tuple[int, int] = HELD_SIZES) -> Array:
     """The same values, in memory before anything reads them (on a CPU; elsewhere as they are).
 
-    XLA fuses producers into their consumers, across `lax.optimization_barrier` too on CPUs, but not
-    through a scatter. So two elements are written over themselves, in place.
+    XLA fuses producers into their consumers. Under `jax.vmap` the whole batch is held, or not: what
+    counts is its size. Tangents pass as they are.
+
+    Args:
+        value: an array.
+        sizes: numbers of elements, those of a batch together, from which on it is held, and from
+            which on it is not.
     """
-    if math.prod(value.shape) < MIN_HELD:
-        return value
+    result: Array = _holder(sizes)(value)
+    return result
 
-    def write(x: Array) -> Array:
-        flat = lax.reshape(x, (math.prod(x.shape),))
-        written = lax.scatter(
-            flat,
-            np.array([[0], [1]], np.int32),
-            lax.slice(flat, (0,), (2,)),
-            _DIMENSIONS,
-            indices_are_sorted=True,
-            unique_indices=True,
-            mode=lax.GatherScatterMode.PROMISE_IN_BOUNDS,
-        )
-        return lax.reshape(written, x.shape)
 
-    return lax.platform_dependent(value, cpu=write, default=lambda x: x)
+@functools.lru_cache(maxsize=256)
+def _holder(sizes: tuple[int, int]) -> Callable[[Array], Array]:
+    """`held` for some sizes, as a function with rules for `jax.jvp` and `jax.vmap`."""
+
+    @custom_vmap
+    def hold(value: Array) -> Array:
+        if not max(2, sizes[0]) <= math.prod(value.shape) < sizes[1]:
+            return value
+        return lax.platform_dependent(value, cpu=_written, default=lambda x: x)
+
+    @hold.def_vmap
+    def _(size: int, batched: list[bool], value: Array) -> tuple[Any, bool]:
+        del size
+        return hold(value), batched[0]
+
+    differentiable = jax.custom_jvp(hold)
+    differentiable.defjvp(lambda primals, tangents: (differentiable(*primals), tangents[0]))
+    return differentiable
+
+
+def _written(value: Array) -> Array:
+    """An identity that no loop is fused across.
+
+    Older compilers fuse across barriers, but not through a scatter: -0 is added to two elements, in
+    place.
+    """
+    if _BARRIERS_STAND:
+        result: Array = lax.optimization_barrier(value)
+        return result
+    flat = lax.reshape(value, (math.prod(value.shape),))
+    written = lax.scatter_add(
+        flat,
+        np.array([[0], [1]], np.int32),
+        np.full(2, -0.0, flat.dtype),
+        _DIMENSIONS,
+        indices_are_sorted=True,
+        unique_indices=True,
+        mode=lax.GatherScatterMode.PROMISE_IN_BOUNDS,
+    )
+    return lax.reshape(written, value.shape)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -34,14 +35,19 @@ __all__ = ["dense_block", "run_program"]
 #: Calls whose rule exists for cotangents only.
 COTANGENT_RULES = frozenset({"custom_vjp_call", "custom_vjp_call_jaxpr"})
 
+_NONE: Mapping[int, tuple[int, int]] = MappingProxyType({})
 
-def run_program(program: Program, inputs: Sequence[Any], hold: Collection[int] = ()) -> list[Any]:
+
+def run_program(
+    program: Program, inputs: Sequence[Any], hold: Mapping[int, tuple[int, int]] = _NONE
+) -> list[Any]:
     """Evaluate all instructions; returns the slots' contents.
 
     Args:
         program: the program.
         inputs: constants of the trace, then the arguments' leaves (arrays or tracers).
-        hold: slots to be written to memory before they are read, see `emit.holding`.
+        hold: slots to be written to memory before they are read, and for which sizes, see
+            `emit.holding`.
     """
     slots: list[Any] = [None] * len(program.slots)
     for slot, value in zip(program.inputs, inputs, strict=True):
@@ -53,7 +59,7 @@ def run_program(program: Program, inputs: Sequence[Any], hold: Collection[int] =
             values = [slots[slot] for slot in instruction.inputs]
             results = _execute(instruction, values)
             for slot, result in zip(instruction.outputs, results, strict=True):
-                slots[slot] = held(result) if slot in hold else result
+                slots[slot] = held(result, hold[slot]) if slot in hold else result
     return slots
 
 

@@ -14,6 +14,7 @@ from ..edges.terms import Structure
 from ..errors import InternalError
 from ..graph.computational_graph import ComputationalGraph, VertexName
 from ..graph.listing import Atom, Constant
+from ..rules.elementwise import PRIMITIVE_PARTIALS
 from ..rules.lowering import check_holomorphic
 from ..rules.site import Known, Local, OpaqueMap, Primal, Reference
 from .instructions import (
@@ -88,7 +89,7 @@ class Builder:
             return self.constant(reference.value)
         if isinstance(reference, Local):
             inputs = tuple(self.reference(argument, dtype) for argument in reference.arguments)
-            key: Hashable = (reference.fun, inputs)
+            key: Hashable = (PRIMITIVE_PARTIALS.get(reference.fun, reference.fun), inputs)
             if key not in self.made:
                 slot = self.slot(reference.shape, dtype)
                 self.program.instructions.append(LocalInstruction(reference, inputs, (slot,)))
@@ -131,6 +132,9 @@ class Builder:
                 self.primal[variable] = self.slot(type_.shape, type_.dtype)
                 outputs.append(self.primal[variable])
             self.program.instructions.append(PrimalInstruction(equation, inputs, tuple(outputs)))
+            plain = all(parameter is None for parameter in equation.params.values())
+            if plain and equation.name in PRIMITIVE_PARTIALS.values():
+                self.made.setdefault((equation.name, inputs), outputs[0])
 
     def _wanted_values(self) -> set[int]:
         """Variables whose value a local partial or an output needs."""

@@ -2,7 +2,8 @@
 
 A line of the table gives the partials, one per operand. A partial is a number (kept out of the
 arithmetic), a function of the operands and the result named by its parameters (`x`, `y`, `z`,
-`out`), the name of one of those (used as it is), or None for zero.
+`out`), a number and the function that it multiplies, the name of one of those (used as it is), or
+None for zero.
 """
 
 from __future__ import annotations
@@ -20,18 +21,19 @@ from ..edges.maps import from_values
 from .registry import RULES, defrule
 from .site import Local, Piece, Reference, Site, shape_of
 
-Partial = Callable[..., Array] | int | str | None
+Partial = Callable[..., Array] | int | str | tuple[int, Callable[..., Array]] | None
 
 _OPERANDS = ("x", "y", "z")
 
 
 def defelementwise(name: str, *partials: Partial, slope: str = "elementwise") -> None:
     """Register an elementwise primitive by its partials; `slope` is that of the partials."""
-    parameters = [tuple(inspect.signature(p).parameters) if callable(p) else () for p in partials]
+    split = [p if isinstance(p, tuple) else (1, p) for p in partials]
+    parameters = [tuple(inspect.signature(p).parameters) if callable(p) else () for _, p in split]
 
     def rule(site: Site, i: int, k: int) -> list[Piece]:
         del k
-        partial = partials[i]
+        coefficient, partial = split[i]
         if partial is None:
             return []
         if isinstance(partial, int):
@@ -42,7 +44,7 @@ def defelementwise(name: str, *partials: Partial, slope: str = "elementwise") ->
                 return site.diagonal(i, None, number)
             return site.diagonal(i, _operand(site, partial))
         arguments = [_operand(site, parameter) for parameter in parameters[i]]
-        return site.diagonal(i, _local(site, f"d{name}", partial, arguments, slope))
+        return site.diagonal(i, _local(site, f"d{name}", partial, arguments, slope), coefficient)
 
     RULES[name] = rule
 
@@ -80,6 +82,17 @@ def _like(*values: Array) -> tuple[Array, ...]:
     )
 
 
+def _sin(x: Array) -> Array:
+    return lax.sin(x)
+
+
+def _cos(x: Array) -> Array:
+    return lax.cos(x)
+
+
+#: Partials that are primitives: where the function evaluates one on the same operand, so be it.
+PRIMITIVE_PARTIALS: dict[Callable[..., Array], str] = {_sin: "sin", _cos: "cos"}
+
 _TWO_OVER_ROOT_PI = 1.1283791670955126
 _LN2 = 0.6931471805599453
 
@@ -93,8 +106,8 @@ defelementwise("add_jaxvals", 1, 1)
 defelementwise("sub", 1, -1)
 defelementwise("mul", "y", "x")
 defelementwise("exp", "out")
-defelementwise("sin", lambda x: lax.cos(x))
-defelementwise("cos", lambda x: -lax.sin(x))
+defelementwise("sin", _cos)
+defelementwise("cos", (-1, _sin))
 defelementwise("tan", lambda out: 1 + out * out)
 defelementwise("tanh", lambda out: 1 - out * out)
 defelementwise("sinh", lambda x: lax.cosh(x))

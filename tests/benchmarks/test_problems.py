@@ -9,6 +9,7 @@ from benchmarks.problems import (
     PROBLEMS,
     black_scholes,
     brusselator,
+    chain,
     helmholtz_energy,
     human_heart_dipole,
     kerr_sen,
@@ -16,7 +17,10 @@ from benchmarks.problems import (
     propane_combustion,
     robot_arm,
     roe_flux,
+    roe_flux_3d,
+    training,
 )
+from benchmarks.problems.problem import first_sample, over_batch
 
 problems = pytest.mark.parametrize("problem", PROBLEMS.values(), ids=str)
 
@@ -34,17 +38,19 @@ def test_finite_and_in_the_dtype_of_its_inputs(problem, dtype):
 @problems
 def test_batch_is_made_of_single_inputs(problem):
     batch = problem.sample(jax.random.key(2), (5,), jnp.float64)
-    values = jax.jit(jax.vmap(problem.fun))(*batch)
-    last = jax.jit(problem.fun)(*(argument[4] for argument in batch))
+    values = jax.jit(over_batch(problem.fun, problem.shared))(*batch)
+    first = jax.jit(problem.fun)(*first_sample(batch, problem.shared))
     jax.tree.map(
-        lambda many, one: np.testing.assert_allclose(many[4], one, rtol=1e-12), values, last
+        lambda many, one: np.testing.assert_allclose(many[0], one, rtol=1e-11, atol=1e-14),
+        values,
+        first,
     )
 
 
 @problems
 def test_jacobian_is_finite_on_a_batch(problem):
     batch = problem.sample(jax.random.key(3), (8,), jnp.float64)
-    jacobian = jax.jit(jax.vmap(jax.jacfwd(problem.fun, problem.argnums)))(*batch)
+    jacobian = jax.jit(over_batch(jax.jacrev(problem.fun, problem.argnums), problem.shared))(*batch)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(jacobian))
 
 
@@ -100,6 +106,57 @@ def test_roe_linearisation_fulfils_the_jump_condition():
 def _state(rho, u, p):
     m = rho * u
     return tuple(jnp.float64(x) for x in (rho, m, p / (roe_flux.GAMMA - 1) + 0.5 * m * u))
+
+
+def test_roe_flux_in_three_dimensions_is_that_of_one_without_sideways_motion():
+    flat = roe_flux.sample(jax.random.key(12), (), jnp.float64)
+    sideways = [jnp.array([m, 0.0, 0.0]) if k in (1, 4) else m for k, m in enumerate(flat)]
+    mass, momentum, energy = roe_flux_3d.roe_flux_3d(*sideways)
+    np.testing.assert_allclose((mass, momentum[0], energy), roe_flux.roe_flux(*flat), rtol=1e-12)
+    np.testing.assert_array_equal(momentum[1:], 0.0)
+
+
+def test_roe_flux_in_three_dimensions_does_not_see_the_frame_sliding_sideways():
+    # In a frame that slides with velocity s along the interface, momentum and energy transform as
+    # the flux of mass says.
+    rho_l, m_l, e_l, rho_r, m_r, e_r = roe_flux_3d.sample(jax.random.key(13), (), jnp.float64)
+    slide = jnp.array([0.0, 0.4, -0.7])
+
+    def seen(rho, m, e):
+        return rho, m + rho * slide, e + m @ slide + 0.5 * rho * slide @ slide
+
+    mass, momentum, energy = roe_flux_3d.roe_flux_3d(rho_l, m_l, e_l, rho_r, m_r, e_r)
+    moved = roe_flux_3d.roe_flux_3d(*seen(rho_l, m_l, e_l), *seen(rho_r, m_r, e_r))
+    np.testing.assert_allclose(moved[0], mass, rtol=1e-10)
+    np.testing.assert_allclose(moved[1], momentum + mass * slide, rtol=1e-10)
+    expected = energy + momentum @ slide + 0.5 * mass * slide @ slide
+    np.testing.assert_allclose(moved[2], expected, rtol=1e-10)
+
+
+def test_chain_equals_the_product_of_its_matrices():
+    (angles,) = chain.sample(jax.random.key(14), (), jnp.float64)
+    pose = np.eye(4)
+    for theta in np.asarray(angles):
+        c, s = np.cos(theta), np.sin(theta)
+        a = chain.LENGTH
+        pose = pose @ np.array([[c, 0, s, a * c], [s, 0, -c, a * s], [0, 1, 0, 0], [0, 0, 0, 1]])
+    np.testing.assert_allclose(chain.chain(angles), pose[:3, 3], rtol=1e-10)
+
+
+def test_losses_are_those_of_the_likelihood():
+    # Without weights in the last layer all classes are equally likely.
+    arguments = training.sample_perceptron(jax.random.key(15), (), jnp.float64)
+    arguments = [0.0 * a if k in (4, 5) else a for k, a in enumerate(arguments)]
+    np.testing.assert_allclose(training.perceptron(*arguments), np.log(training.CLASSES))
+    blocks, readout, x, label = training.sample_encoder(jax.random.key(16), (), jnp.float64)
+    value = training.encoder(blocks, 0.0 * readout, x, label)
+    np.testing.assert_allclose(value, np.log(training.CLASSES))
+
+
+def test_encoder_does_not_see_the_order_of_tokens():
+    blocks, readout, x, label = training.sample_encoder(jax.random.key(17), (), jnp.float64)
+    expected = training.encoder(blocks, readout, x, label)
+    np.testing.assert_allclose(training.encoder(blocks, readout, x[::-1], label), expected)
 
 
 def test_robot_arm_equals_the_product_of_its_matrices():

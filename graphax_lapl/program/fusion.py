@@ -1,0 +1,240 @@
+"""How often a compiler that fuses evaluates each array of a program, and what to do about it.
+
+XLA evaluates an elementwise expression again in every kernel that reads it, directly or through
+further elementwise expressions. A Jacobian has many outputs that share few intermediates, so most
+of its time goes into evaluating them again. Here the kernels are taken to be the results (one for
+each term of a block), what XLA keeps in memory by itself, and what is *held*: written to memory on
+purpose. From that follows how often every array is evaluated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+
+from ..edges.operations import Combine, Einsum
+from .instructions import (
+    ConstantInstruction,
+    EdgeInstruction,
+    Instruction,
+    LocalInstruction,
+    PrimalInstruction,
+    Program,
+)
+from .timings import CACHE, KERNEL, MEMORY, OPERATION, Expression, expression_of, local_expression
+
+__all__ = ["FusedProgram", "worth_holding"]
+
+#: Nanoseconds of holding an array, whatever its size: a few small kernels.
+HOLDING = 4 * KERNEL
+#: Elements of all results together that still leave room in the cache.
+CACHED = 1 << 19
+#: Numbers of samples for which it is decided what to hold.
+SAMPLES = (1, 64, 512, 4096, 16384, 65536, 1 << 20)
+UNBOUNDED = 1 << 62
+#: Most arrays that are held: each of them is compiled as a kernel or two of its own.
+MAX_HELD = 24
+#: Programs of more instructions are left as they are: deciding takes time as the square of it.
+MAX_INSTRUCTIONS = 3000
+
+
+@dataclass(frozen=True)
+class _Step:
+    """An instruction as a piece of a fused loop.
+
+    Attributes:
+        inputs: the slots it reads.
+        outputs: the slots it writes.
+        nanoseconds: of one evaluation, all elements.
+        work: elements of the loop.
+        kept: its result is in memory before it is read.
+        inside: its operands are evaluated inside its own loop.
+    """
+
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    nanoseconds: float
+    work: int
+    kept: bool
+    inside: bool
+
+
+class FusedProgram:
+    """A program as kernels; times are those of one sample of a batch."""
+
+    def __init__(self, program: Program):
+        """Read off what every instruction costs."""
+        self.program = program
+        self.sizes = [max(1, math.prod(slot.shape)) for slot in program.slots]
+        self.steps = [self._step(instruction) for instruction in program.instructions]
+        self.results = list(_read_by_results(program))
+        readers = Counter(self.results)
+        readers.update(slot for step in self.steps for slot in step.inputs)
+        repeated = {
+            slot
+            for step in self.steps
+            for slot in step.inputs
+            if step.inside and step.work > self.sizes[slot]
+        }
+        #: Arrays that are read more than once: only holding these can save anything.
+        self.shared = {
+            slot
+            for slot, count in readers.items()
+            if (count > 1 or slot in repeated) and program.slots[slot].array
+        }
+
+    def _step(self, instruction: Instruction) -> _Step:
+        work = max((self.sizes[s] for s in instruction.outputs), default=1)
+        expression = Expression(0.0, True, False)
+        if isinstance(instruction, EdgeInstruction):
+            operation, cost = instruction.operation, instruction.operation.cost
+            if isinstance(operation, Einsum | Combine):
+                work = math.prod(size for _, size in operation.sizes)
+                summed = {n for n, _ in operation.sizes} - {*operation.output}
+                expression = Expression(0.0, bool(summed), not _is_matrix_product(operation))
+            nanoseconds = (cost.muls + cost.adds) * OPERATION
+        elif isinstance(instruction, PrimalInstruction):
+            expression = expression_of([instruction.equation.name])
+            work = max(work, *(self.sizes[s] for s in instruction.inputs), 1)
+            nanoseconds = work * expression.nanoseconds
+        elif isinstance(instruction, LocalInstruction):
+            slots = self.program.slots
+            types = tuple((slots[s].shape, slots[s].dtype) for s in instruction.inputs)
+            expression = local_expression(instruction.local.fun, types)
+            nanoseconds = work * expression.nanoseconds
+        else:
+            nanoseconds = 0.0
+            if isinstance(instruction, ConstantInstruction):
+                expression = Expression(0.0, False, True)
+        return _Step(
+            instruction.inputs,
+            instruction.outputs,
+            nanoseconds,
+            work,
+            expression.kept,
+            expression.inside,
+        )
+
+    def evaluations(self, held: Collection[int]) -> list[float]:
+        """How often every slot is evaluated: in how many kernels, and how often in each."""
+        return self._backward(set(held), None)
+
+    def expressions(self, held: Collection[int]) -> list[float]:
+        """Nanoseconds of evaluating a slot once, with all that is evaluated in the same loop."""
+        return self._forward(set(held), None)
+
+    def held_at(self, samples: int) -> set[int]:
+        """The slots that are worth writing to memory for a batch of so many samples.
+
+        One sweep from the inputs on takes what saves more than it costs, given what was taken
+        before; one back from the results returns what others have made needless.
+        """
+
+        def is_worth(slot: int, evaluations: float, expression: float) -> bool:
+            saved = samples * (evaluations - 1) * expression
+            return saved > HOLDING + samples * memory * self.sizes[slot]
+
+        everything = samples * sum(self.sizes[slot] for slot in self.results)
+        memory = MEMORY if everything > CACHED else CACHE
+        often, held = self.evaluations(()), set[int]()
+        self._forward(
+            held, lambda slot, cost: slot in self.shared and is_worth(slot, often[slot], cost)
+        )
+        costs = self.expressions(held)
+        self._backward(held, lambda slot, times: is_worth(slot, times, costs[slot]))
+        if len(held) <= MAX_HELD:
+            return held
+        often, costs = self.evaluations(held), self.expressions(held)
+        return set(sorted(held, key=lambda slot: -(often[slot] - 1) * costs[slot])[:MAX_HELD])
+
+    def _backward(self, held: set[int], keep: Callable[[int, float], bool] | None) -> list[float]:
+        """Evaluations of every slot; removes from `held` what is not to be kept."""
+        kernels = [0] * len(self.sizes)
+        repeated = [1.0] * len(self.sizes)
+        counted = [0.0] * len(self.sizes)
+        for number, slot in enumerate(self.results):
+            kernels[slot] |= 1 << number
+        number = len(self.results)
+        for step in reversed(self.steps):
+            own, times = 0, 1.0
+            for slot in step.outputs:
+                own |= kernels[slot]
+                times = max(times, repeated[slot])
+                counted[slot] = kernels[slot].bit_count() * repeated[slot]
+                if keep is not None and slot in held and not keep(slot, counted[slot]):
+                    held.remove(slot)
+            if step.kept or not held.isdisjoint(step.outputs):
+                own, times = 1 << number, 1.0
+                number += 1
+            for slot in step.inputs:
+                kernels[slot] |= own
+                if step.inside:
+                    repeated[slot] = max(repeated[slot], times * step.work / self.sizes[slot])
+        return counted
+
+    def _forward(self, held: set[int], take: Callable[[int, float], bool] | None) -> list[float]:
+        """Cost of every slot's expression; adds to `held` what is to be taken."""
+        inside = [0] * len(self.sizes)
+        cost = [0.0] * len(self.sizes)
+        for number, step in enumerate(self.steps):
+            own = 1 << number
+            if step.inside:
+                for slot in step.inputs:
+                    own |= inside[slot]
+            total = sum(self.steps[k].nanoseconds for k in _bits(own))
+            for slot in step.outputs:
+                cost[slot] = total
+                if take is not None and not step.kept and take(slot, total):
+                    held.add(slot)
+                if not step.kept and slot not in held:
+                    inside[slot] = own
+        return cost
+
+
+def worth_holding(program: Program) -> dict[int, tuple[int, int]]:
+    """Slots that are worth holding, and for which sizes.
+
+    Returns:
+        For each slot the number of elements (those of a batch together) from which on it is worth
+        it, and the one from which on it is no more: a little arithmetic is repeated rather than
+        read from outside the cache.
+    """
+    if len(program.instructions) > MAX_INSTRUCTIONS:
+        return {}
+    fused = FusedProgram(program)
+    ranges: dict[int, tuple[int, int]] = {}
+    for samples, end in zip(SAMPLES, (*SAMPLES[1:], UNBOUNDED), strict=True):
+        for slot in fused.held_at(samples):
+            size = fused.sizes[slot]
+            first, _ = ranges.get(slot, (samples * size, 0))
+            ranges[slot] = (first, end * size)
+    return ranges
+
+
+def _read_by_results(program: Program) -> Iterator[int]:
+    """The slots that results are made of, one entry for each kernel that reads them."""
+    for row in program.blocks:
+        for block in row:
+            yield from block.slots
+    yield from program.values
+
+
+def _is_matrix_product(operation: Einsum | Combine) -> bool:
+    """Whether both operands have labels of their own, so that they are in memory first."""
+    if not isinstance(operation, Einsum) or len(operation.reads) < 2:
+        return False
+    summed = {n for n, _ in operation.sizes} - {*operation.output}
+    first, second = (
+        {n for axis in read.axes for n in axis.labels} & {*operation.output}
+        for read in operation.reads
+    )
+    return bool(summed) and (first - second or second - first) != set()
+
+
+def _bits(mask: int) -> Iterator[int]:
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low

@@ -1,0 +1,126 @@
+"""What is kept in memory instead of being evaluated again, and that it changes no number."""
+
+import collections
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from benchmarks.problems import PROBLEMS
+from benchmarks.problems.problem import over_batch
+from graphax_lapl import jacve, make_plan
+from graphax_lapl.emit.holding import held
+from graphax_lapl.program.fusion import FusedProgram, worth_holding
+
+BATCH = 1024  # more than the arm's sines and cosines need to be held
+
+
+def planned(name, order="auto"):
+    problem = PROBLEMS[name]
+    arguments = problem.sample(jax.random.key(0), (), jnp.float32)
+    return make_plan(problem.fun, *arguments, order=order, argnums=problem.argnums)
+
+
+@pytest.mark.parametrize("name", ["robot_arm", "roe_flux", "kerr_sen", "black_scholes_greeks"])
+@pytest.mark.parametrize("batch", [1, 3, BATCH])
+def test_jacobians_of_a_batch(name, batch):
+    problem = PROBLEMS[name]
+    arguments = problem.sample(jax.random.key(1), (batch,), jnp.float64)
+    found = jax.jit(jax.vmap(jacve(problem.fun, argnums=problem.argnums)))(*arguments)
+    expected = jax.jit(jax.vmap(jax.jacfwd(problem.fun, problem.argnums)))(*arguments)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9), found, expected
+    )
+
+
+def test_the_sines_of_the_arm_are_evaluated_once():
+    program = planned("robot_arm").program
+    names = collections.Counter(
+        str(i) for i in program.instructions if str(i) in ("sin", "cos", "partial dsin")
+    )
+    assert names == {"sin": 6, "cos": 6}  # the partials are the function's own values
+    wanted = {s for i in program.instructions if str(i) in ("sin", "cos") for s in i.outputs}
+    ranges = worth_holding(program)
+    assert wanted <= set(ranges)
+    assert all(first <= BATCH and last > 10**9 for first, last in map(ranges.get, wanted))
+
+
+def test_the_compiled_arm_has_few_sines():
+    problem = PROBLEMS["robot_arm"]
+    arguments = problem.sample(jax.random.key(2), (BATCH,))
+    fun = over_batch(jacve(problem.fun, argnums=problem.argnums))
+    text = jax.jit(fun).lower(*arguments).compile().as_text()
+    assert len(re.findall(r"\b(?:sine|cosine)\(", text)) == 12
+
+
+def test_single_inputs_of_scalars_hold_nothing():
+    text = str(jax.make_jaxpr(jax.jit(jacve(lambda x: jnp.sin(x) * jnp.cos(x))))(1.0))
+    assert "scatter" not in text
+    assert "optimization_barrier" not in text
+
+
+def test_holding_reduces_evaluations():
+    fused = FusedProgram(planned("robot_arm").program)
+    kept = fused.held_at(100_000)
+    assert kept
+    before, after = fused.evaluations(()), fused.evaluations(kept)
+    assert all(a <= b for a, b in zip(after, before, strict=True))
+    costs = [sum(fused.expressions(held)) for held in ((), kept)]
+    assert costs[1] < 0.2 * costs[0]
+    assert fused.held_at(1) == set()
+
+
+SIZES = (8, 64)
+
+
+@pytest.mark.parametrize("count", [4, 16, 64])
+def test_held_is_an_identity_under_every_transformation(count):
+    x = jnp.linspace(-1.0, 1.0, count).at[0].set(-0.0)
+
+    def fun(x):
+        return jnp.sum(jnp.sin(held(jnp.cos(x), SIZES)))
+
+    def plain(x):
+        return jnp.sum(jnp.sin(jnp.cos(x)))
+
+    y = held(x, SIZES)
+    np.testing.assert_array_equal(y, x)
+    np.testing.assert_array_equal(np.signbit(y), np.signbit(x))
+    rows = jnp.stack([x, 2 * x])
+    cases = {
+        "value": (lambda f: f, x),
+        "gradient": (jax.grad, x),
+        "hessian": (jax.hessian, x),
+        "tangent": (lambda f: lambda x: jax.jvp(f, (x,), (x,))[1], x),
+        "batch": (jax.vmap, rows),
+        "batch of batches": (lambda f: jax.vmap(jax.vmap(f)), jnp.stack([rows, rows])),
+        "gradient of a batch": (lambda f: jax.grad(lambda x: jnp.sum(jax.vmap(f)(x))), rows),
+        "batch of gradients": (lambda f: jax.vmap(jax.grad(f)), rows),
+    }
+    for name, (transform, point) in cases.items():
+        expected = jax.jit(transform(plain))(point)
+        np.testing.assert_allclose(
+            jax.jit(transform(fun))(point), expected, atol=1e-14, err_msg=name
+        )
+
+
+def test_the_two_sides_meet_at_a_narrow_vertex():
+    plan = planned("narrow_middle")
+    assert plan.order.method.startswith("auto (meeting at")
+    one_sided = min(planned("narrow_middle", order).counts.muls for order in ("forward", "reverse"))
+    assert plan.counts.muls < 0.4 * one_sided
+
+
+def test_the_diagonal_of_a_batch_is_recognised():
+    problem = PROBLEMS["roe_flux"]
+    batch = problem.sample(jax.random.key(3), (7,), jnp.float64)
+    blocks = jacve(jax.vmap(problem.fun), argnums=problem.argnums, sparse_representation=True)(
+        *batch
+    )
+    leaves = jax.tree.leaves(blocks, is_leaf=lambda leaf: hasattr(leaf, "todense"))
+    assert {leaf.nse for leaf in leaves} == {7}
+    dense = jax.jacfwd(jax.vmap(problem.fun), problem.argnums)(*batch)
+    for leaf, expected in zip(leaves, jax.tree.leaves(dense), strict=True):
+        np.testing.assert_allclose(leaf.todense(), expected, rtol=1e-10, atol=1e-12)
