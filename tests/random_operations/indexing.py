@@ -58,13 +58,14 @@ def scatter(builder: ProgramBuilder) -> None:
     value = builder.array(x.shape[1:])
 
     def run(x: jax.Array, *rest: jax.Array) -> jax.Array:
-        new = rest[0] if rest else value
+        constant = value.astype(x.dtype)  # `.at` promotes no operand where promotion is strict
+        new = rest[0] if rest else constant
         if kind == "add":
             return x.at[index].add(new)
         if kind == "subtract":
             return x.at[index].add(-new)
         if kind == "multiply":
-            return x.at[index].multiply(value)
+            return x.at[index].multiply(constant)
         if kind == "set slice":
             return x.at[part].set(new)
         return x.at[index].set(new)
