@@ -58,14 +58,13 @@ def scatter(builder: ProgramBuilder) -> None:
     value = builder.array(x.shape[1:])
 
     def run(x: jax.Array, *rest: jax.Array) -> jax.Array:
-        constant = value.astype(x.dtype)  # `.at` promotes no operand where promotion is strict
-        new = rest[0] if rest else constant
+        new = rest[0] if rest else value
         if kind == "add":
             return x.at[index].add(new)
         if kind == "subtract":
             return x.at[index].add(-new)
         if kind == "multiply":
-            return x.at[index].multiply(constant)
+            return x.at[index].multiply(value)
         if kind == "set slice":
             return x.at[part].set(new)
         return x.at[index].set(new)

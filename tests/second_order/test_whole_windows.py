@@ -95,8 +95,14 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     ),
     "nothing but padding": (
         lambda x, y: (
-            conv(x[0, :1, :1, :2], np.ones((1, 1, 3)), [(1, 1)], window_strides=(2,),
-                 lhs_dilation=(2,), rhs_dilation=(2,)),
+            conv(
+                x[0, :1, :1, :2],
+                np.ones((1, 1, 3)),
+                [(1, 1)],
+                window_strides=(2,),
+                lhs_dilation=(2,),
+                rhs_dilation=(2,),
+            ),
             jnp.sqrt(jnp.sin(y) + 2.0),
         ),
         (IMAGE, np.array([0.3, 0.7])),
