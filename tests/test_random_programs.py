@@ -13,7 +13,7 @@ from graphax_lapl import jacve
 from tests.checks import ORDERS, assert_same, check_orders, largest_difference, shuffled_vertices
 from tests.program_checks import FORMS, check_jacobian, chosen_orders
 from tests.random_operations import FAMILIES
-from tests.random_programs import RandomProgram, random_program
+from tests.random_programs import REFUSED_BY_XLA, RandomProgram, random_program
 
 SAMPLE = 40
 TOTAL = 10_000
@@ -58,7 +58,9 @@ def test_forms(seed: int) -> None:
 
 
 @pytest.mark.conformance
-@pytest.mark.parametrize("seed", range(SAMPLE + FORM_SAMPLE, TOTAL))
+@pytest.mark.parametrize(
+    "seed", [s for s in range(SAMPLE + FORM_SAMPLE, TOTAL) if s not in REFUSED_BY_XLA]
+)
 def test_rest(seed: int) -> None:
     check_form(random_program(seed), seed)
 
@@ -84,6 +86,7 @@ def test_single_precision(seed: int) -> None:
     """In float32 throughout, the error is that of JAX's own derivative."""
     program = random_program(seed)
     truth = jax.jit(program.reference(program.fun, program.argnums))(*program.args)
+    jax.clear_caches()  # JAX remembers traces of parts of it, with constants of 64 bits
     with jax.enable_x64(False):
         theirs = jax.jit(program.reference(program.fun, program.argnums))(*program.args)
         ours = jax.jit(jacve(program.fun, argnums=program.argnums))(*program.args)

@@ -105,15 +105,18 @@ class Prepared:
 
     @cached_property
     def second_choices(self) -> list[SecondOrderGraph]:
-        """`second`, and where there are convolutions a graph that takes each as a whole."""
+        """`second`, and where there are convolutions a graph that takes each as a whole.
+
+        Their vertices are the same, so that an order of one is an order of the other.
+        """
         if not any(e.name == WINDOWED and any(e.active) for e in self.listing.equations):
             return [self.second]
-        whole = dataclasses.replace(self.listing, whole_windows=True)
+        listing = dataclasses.replace(self.listing, whole_windows=True)
         traced = self.traced
-        return [
-            self.second,
-            lower_second_order(whole, traced.differentiated, self.active_outputs, traced.name),
-        ]
+        whole = lower_second_order(listing, traced.differentiated, self.active_outputs, traced.name)
+        # A convolution whose windows meet nothing but padding or zeros has no arrow in the first
+        # graph only. There is nothing to be gained from a second one then.
+        return [self.second, whole] if _same_vertices(self.second, whole) else [self.second]
 
     def _lowered(self, lowering: Callable[..., Any]) -> Any:
         def make() -> Any:
@@ -136,6 +139,12 @@ class Prepared:
             equation = makers[item.equation.outputs]
             found.append(Fallback(equation.name, equation.source, NO_SECOND_ORDER))
         return found
+
+
+def _same_vertices(first: SecondOrderGraph, second: SecondOrderGraph) -> bool:
+    """Whether ids mean the same variables in both graphs."""
+    one, two = ([(v.name, v.variable) for v in g.graph.vertices] for g in (first, second))
+    return one == two
 
 
 class _Cache:

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..edges.algebra import accumulate
 from ..edges.terms import Structure
+from ..errors import InternalError
 from ..rules.lowering import closure, identity_structure
 from .builder import Edge
 from .instructions import Block
@@ -108,6 +109,9 @@ class Carrier(SecondOrderBuilder):
         for v in order:
             if v in reached:
                 self.eliminate(v, edges, into)
+        left = [self.names[v] for v in sorted(reached & set(edges)) if v not in ends or edges[v]]
+        if left:  # columns would be lost silently
+            raise InternalError(f"The order does not hold the vertices {left}.")
         from_column = edges[COLUMN]
         return {
             end: from_column.get(("end", end)) or from_column[end]

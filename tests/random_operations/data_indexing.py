@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from tests.random_operations.builder import NotApplicable, OperationTable, ProgramBuilder
@@ -67,7 +68,7 @@ def interpolation(builder: ProgramBuilder) -> None:
     shift = builder.dither(y)
     kind = builder.choice(["interp", "interp nodes", "searchsorted", "polyval", "digitize"])
     n = x.shape[0]
-    steps = jnp.arange(float(n)) * 3.5 - 2.0
+    steps = np.arange(float(n)) * 3.5 - 2.0
 
     def run(x: Any, y: Any) -> Any:
         nodes, at = x + steps, y + shift

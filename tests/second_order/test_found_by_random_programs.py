@@ -125,3 +125,33 @@ def test_activations_in_a_loop_are_not_differentiated_twice(name: str) -> None:
         return lax.fori_loop(0, 12, lambda _, c: jnp.tanh(getattr(jax.nn, name)(c + 0.1)), x)
 
     check_second_order(fun, X, orders=ORDERS)
+
+
+@pytest.mark.parametrize("kernel", [np.ones((1, 1, 3)), np.zeros((1, 1, 1))], ids=["gap", "zero"])
+@pytest.mark.parametrize("order", ["auto", *ORDERS])
+def test_a_convolution_that_nothing_passes_through(kernel: Any, order: str) -> None:
+    """Its arrow is zero window by window only, so ids of vertices depended on how it was taken."""
+
+    def fun(x: Any, y: Any) -> Any:
+        steps = {"lhs_dilation": (2,), "rhs_dilation": (2,)} if kernel.size > 1 else {}
+        padding = [(1, 1)] if kernel.size > 1 else "VALID"
+        return (
+            lax.conv_general_dilated(x[None, None], jnp.asarray(kernel), (2,), padding, **steps),
+            (0.5 * (y + 3.0) ** 0.7 + 3.0) ** -2,
+        )
+
+    x, y = jnp.array([0.4, -0.2]), jnp.array([0.3, 0.7])
+    first, second = laplacian_ve(fun, order=order, argnums=(0, 1))(x, y)
+    hessian = jax.hessian(lambda y: fun(x, y)[1])(y)
+    assert_same(first, jnp.zeros((1, 1, 1)))
+    assert_same(second, jnp.trace(hessian, axis1=1, axis2=2))
+
+
+@pytest.mark.parametrize("summed", [False, True])
+@pytest.mark.parametrize("n", [4, 5])
+def test_square_of_a_real_fourier_transform(n: int, summed: bool) -> None:
+    def fun(x: Any) -> Any:
+        squares = jnp.real(jnp.fft.rfft(x) ** 2)
+        return jnp.sum(squares) if summed else squares
+
+    check_second_order(fun, np.linspace(-0.4, 0.9, n), orders=ORDERS)
