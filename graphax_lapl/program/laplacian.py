@@ -16,7 +16,7 @@ from ..rules.curvature import OpaqueCurvature
 from ..rules.lowering import closure
 from ..rules.second_order import SecondOrderGraph
 from .builder import Edge
-from .carrier import Carrier, is_entry_by_entry
+from .carrier import Carrier
 from .cuts import narrow_cuts
 from .instructions import CurvatureInstruction, Program
 from .second_order import Jacobians, times
@@ -108,8 +108,6 @@ class _Laplacian(Carrier):
         drift = self.drift_inputs(first)
         ends = {v for v in second.outputs if v is not None}
         fused, curvatures = self.through_pointwise(local, self.curvature_edges())
-        entered = {v for u, v in local if u in drift}
-        ways, curvatures = self.past_pointwise(local, curvatures, entered)
         targets = {v for _, one, other, _ in curvatures for v in (one, other)}
         for item in second.opaque:
             targets.update(v for v in (*item.tangents, *item.moving) if v is not None)
@@ -130,7 +128,7 @@ class _Laplacian(Carrier):
         weighted = spans if weights is None else self.weighted(spans, weights, targets)
         columns = self.columns(curvatures, spans, weighted, metric.scale)
         self.drift_columns(local, drift, columns)
-        carried = self.carry(ways, columns, [self.graph.by_name[v].variable for v in order])
+        carried = self.carry(local, columns, [self.graph.by_name[v].variable for v in order])
         carried.update({leaf: edge for leaf, edge in drift.items() if leaf in ends})
         if first.square:
             squares = {(v, v, v, False): self.elementwise(v) for v in sorted(ends)}
@@ -319,7 +317,7 @@ class _Laplacian(Carrier):
             first, second = spans.get(one, {}), weighted.get(other, {})
             factor = scale * (2 if mirrored else 1)
             inner, after = weight, None
-            if is_entry_by_entry(weight[0]) and len(weight[0].terms) == 1:
+            if _is_entry_by_entry(weight[0]) and len(weight[0].terms) == 1:
                 # Entries of the columns are multiplied and summed first, with the fewer of them.
                 inner, after = self.elementwise(vertex), _diagonal_of(weight)
             structure = inner[0] if factor == 1 else times(inner[0], factor)
@@ -378,6 +376,17 @@ class _Laplacian(Carrier):
         assert made is not None
         (slot,) = made[1]
         return slot
+
+
+def _is_entry_by_entry(curvature: Structure) -> bool:
+    """Whether a bilinear map takes the entries of one place of both arguments to that place."""
+    rank = len(curvature.out_shape)
+    return (
+        curvature.in_shape == (*curvature.out_shape, *curvature.out_shape)
+        and not curvature.complex_out
+        and not curvature.complex_in
+        and all(term.out == term.into[:rank] == term.into[rank:] for term in curvature.terms)
+    )
 
 
 def _diagonal_of(curvature: Edge) -> Edge:

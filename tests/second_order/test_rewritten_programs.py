@@ -116,19 +116,6 @@ def test_sums_over_one_space_are_one(order):
     assert sums_in(lambda x: jnp.sum(jnp.sin(x)) + jnp.sum(x**4), order) == 1
 
 
-def test_function_of_several_steps_has_one_second_derivative():
-    # One column, one product with the squares of the columns of `x @ W`.
-    def squares(activation):
-        program = make_plan(
-            lambda x: jnp.sum(activation(x @ W)), X, order="forward", kind="laplacian"
-        ).program
-        return sum(
-            str(instruction).count("einsum ba,ba->a") for instruction in program.instructions
-        )
-
-    assert squares(jax.nn.gelu) == squares(jnp.tanh) == 1
-
-
 def test_products_are_taken_before_they_are_gathered():
     particles, pairs = 8, 28
     first, second = np.triu_indices(particles, 1)
