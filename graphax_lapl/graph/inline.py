@@ -21,6 +21,7 @@ import numpy as np
 from jax import dtypes, lax
 from jax.extend.core import jaxpr_as_fun
 
+from .known_integers import integer_result
 from .listing import Atom, Constant, Equation, Listing, Variable, scan_counts
 
 __all__ = ["Treatment", "flatten_jaxpr"]
@@ -280,15 +281,19 @@ class _Inliner:
             np.asarray(value, dtype=self.listing.type_of(reference.atom).dtype)
             for value, reference in zip(values, inputs, strict=True)
         ]
-        with jax.ensure_compile_time_eval(), equation.ctx.manager:
-            results = equation.primitive.bind(
-                *typed, **equation.primitive.get_bind_params(equation.params)
-            )
-        results = results if equation.primitive.multiple_results else [results]
+        found = integer_result(equation.primitive.name, equation.params, typed, outputs[0].shape)
+        if found is not None:
+            results: Sequence[Any] = [found]
+        else:
+            with jax.ensure_compile_time_eval(), equation.ctx.manager:
+                made = equation.primitive.bind(
+                    *typed, **equation.primitive.get_bind_params(equation.params)
+                )
+            results = made if equation.primitive.multiple_results else [made]
         references = []
         for variable, value in zip(equation.outvars, results, strict=True):
             new = self.listing.new(_type_of(variable.aval))
-            self.listing.known[new] = np.asarray(value)
+            self.listing.known[new] = np.asarray(value, variable.aval.dtype)
             references.append(_Reference(new))
         return references
 

@@ -1,8 +1,8 @@
 """Gather, scatter and dynamic slices.
 
-Indices that are known while planning become static positions, found by running the primitive on
-position numbers instead of values, so every mode and every layout means what JAX makes of it.
-Indices that are only known at run time leave an opaque map, diagonal along untouched dimensions.
+Indices that are known while planning become static positions; those of a gather, and of the gather
+that mirrors a scatter, are found in numpy (`gathered_positions`), which compiles nothing. Indices
+that are only known at run time leave an opaque map, diagonal along untouched dimensions.
 """
 
 from __future__ import annotations
@@ -21,15 +21,22 @@ from .opaque import fallback
 from .registry import defrule
 from .site import Piece, Site, axes_of
 
+#: How starts outside an array may be treated where their positions are known.
+MODES = (
+    lax.GatherScatterMode.CLIP,
+    lax.GatherScatterMode.FILL_OR_DROP,
+    lax.GatherScatterMode.PROMISE_IN_BOUNDS,
+)
+
 
 @defrule("gather")
 def _gather(site: Site, i: int, k: int) -> list[Piece]:
     """Each output entry reads one input entry, or the fill value."""
     indices = site.known(1)
-    if indices is None or _too_large(site):
+    if indices is None or _too_large(site) or site.params["mode"] not in MODES:
         return site.opaque(i, k, *_whole_slices(site))
-    params = {**site.params, "fill_value": -1}
-    read = _evaluate(lambda x: site.equation.primitive.bind(x, indices, **params), site.shape(0))
+    numbers, sizes = site.params["dimension_numbers"], site.params["slice_sizes"]
+    read = gathered_positions(site.shape(0), indices, numbers, sizes, site.params["mode"])
     return _placed(site, site.out_shape, read, site.shape(0))
 
 
@@ -74,9 +81,9 @@ def _scatter_add(site: Site, i: int, k: int) -> list[Piece]:
         axes = axes_of(len(site.out_shape))
         return site.piece(site.out_shape, axes, axes)
     indices = site.known(1)
-    if indices is None or _too_large(site):
+    if indices is None or _too_large(site) or site.params["mode"] not in MODES:
         return site.opaque(i, k)
-    written = _evaluate(lambda x: _gather_of_scatter(site, x, indices), site.shape(0))
+    written = _written(site, indices)
     sign = -1 if "sub" in site.name else 1
     pieces = _placed(site, site.shape(2), written, site.shape(0), swapped=True, coefficient=sign)
     return pieces
@@ -95,9 +102,10 @@ def _scatter_mul(site: Site, i: int, k: int) -> list[Piece]:
         arguments = (site.value(1), site.value(2))
         return site.diagonal(0, site.local("products", multiplied, *arguments, shape=site.shape(0)))
     indices = site.known(1)
-    if indices is None or _too_large(site) or not site.params["unique_indices"]:
+    plain = site.params["mode"] in MODES and site.params["unique_indices"]
+    if indices is None or _too_large(site) or not plain:
         return fallback(site, i, k)
-    written = _evaluate(lambda x: _gather_of_scatter(site, x, indices), site.shape(0))
+    written = _written(site, indices)
     pieces = []
     for piece in _placed(site, site.shape(2), written, site.shape(0), swapped=True):
         factor = Factor(piece.term.out, site.shape(0))
@@ -149,31 +157,71 @@ def _concrete(fun):  # type: ignore[no-untyped-def]
         return fun()
 
 
-def _evaluate(fun, shape: tuple[int, ...]) -> np.ndarray:  # type: ignore[no-untyped-def]
-    """Run a data movement on position numbers; -1 where nothing is read."""
-    numbers = np.arange(math.prod(shape), dtype=np.int32).reshape(shape)
-    return np.asarray(_concrete(lambda: fun(numbers)))
+def gathered_positions(
+    shape: Sequence[int],
+    indices: np.ndarray,
+    numbers: lax.GatherDimensionNumbers,
+    slice_sizes: Sequence[int],
+    mode: lax.GatherScatterMode,
+) -> np.ndarray:
+    """For every entry of a gather's result the flat position that it reads; -1 for none.
+
+    Slices of `slice_sizes` are read at the starts that `indices` holds along its last dimension.
+    Starts outside the array are moved inside, or with FILL_OR_DROP the whole slice is left out.
+
+    Args:
+        shape: of the array.
+        indices: the starts.
+        numbers: which dimensions are which, as for `jax.lax.gather`.
+        slice_sizes: of the slices, by dimension of the array.
+        mode: one of `MODES`.
+    """
+    batch = indices.shape[:-1]
+    starts = [np.zeros(batch, np.int64) for _ in shape]
+    for column, d in enumerate(numbers.start_index_map):
+        starts[d] = indices[..., column].astype(np.int64)
+    for d, along in zip(
+        numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True
+    ):
+        own = [-1 if axis == along else 1 for axis in range(len(batch))]
+        starts[d] = np.broadcast_to(np.arange(batch[along]).reshape(own), batch)
+    limits = [size - width for size, width in zip(shape, slice_sizes, strict=True)]
+    inside = np.ones(batch, bool)
+    if mode == lax.GatherScatterMode.FILL_OR_DROP:
+        for start, limit in zip(starts, limits, strict=True):
+            inside &= (start >= 0) & (start <= limit)
+    dropped = {*numbers.collapsed_slice_dims, *numbers.operand_batching_dims}
+    window = [d for d in range(len(shape)) if d not in dropped]
+    flat = np.zeros((*batch, *(slice_sizes[d] for d in window)), np.int64)
+    for d, (start, limit) in enumerate(zip(starts, limits, strict=True)):
+        stride = math.prod(shape[d + 1 :])
+        flat += np.clip(start, 0, limit).reshape(*batch, *(1 for _ in window)) * stride
+        if d in window:
+            after = len(window) - window.index(d) - 1
+            flat += np.arange(slice_sizes[d]).reshape(-1, *(1 for _ in range(after))) * stride
+    flat[~inside] = -1
+    batches, windows = iter(range(len(batch))), iter(range(len(batch), flat.ndim))
+    axes = [next(windows if d in numbers.offset_dims else batches) for d in range(flat.ndim)]
+    return flat.transpose(axes)
 
 
-def _gather_of_scatter(site: Site, operand: np.ndarray, indices: np.ndarray) -> jax.Array:
-    """For every update the entry that it goes to: the gather that mirrors the scatter."""
+def _written(site: Site, indices: np.ndarray) -> np.ndarray:
+    """For every update of a scatter the flat position that it goes to; -1 where it is dropped.
+
+    It is what the gather reads that mirrors the scatter.
+    """
     numbers = site.params["dimension_numbers"]
     windows = iter(site.shape(2)[d] for d in numbers.update_window_dims)
     whole = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
-    return lax.gather(
-        operand,
-        indices,
-        lax.GatherDimensionNumbers(
-            offset_dims=tuple(numbers.update_window_dims),
-            collapsed_slice_dims=tuple(numbers.inserted_window_dims),
-            start_index_map=tuple(numbers.scatter_dims_to_operand_dims),
-            operand_batching_dims=tuple(numbers.operand_batching_dims),
-            start_indices_batching_dims=tuple(numbers.scatter_indices_batching_dims),
-        ),
-        slice_sizes=tuple(1 if d in whole else next(windows) for d in range(len(site.shape(0)))),
-        mode=site.params["mode"],
-        fill_value=-1,
+    mirrored = lax.GatherDimensionNumbers(
+        offset_dims=tuple(numbers.update_window_dims),
+        collapsed_slice_dims=tuple(numbers.inserted_window_dims),
+        start_index_map=tuple(numbers.scatter_dims_to_operand_dims),
+        operand_batching_dims=tuple(numbers.operand_batching_dims),
+        start_indices_batching_dims=tuple(numbers.scatter_indices_batching_dims),
     )
+    sizes = [1 if d in whole else next(windows) for d in range(len(site.shape(0)))]
+    return gathered_positions(site.shape(0), indices, mirrored, sizes, site.params["mode"])
 
 
 def _placed(
