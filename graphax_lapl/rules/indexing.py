@@ -195,7 +195,7 @@ def gathered_positions(
     flat = np.zeros((*batch, *(slice_sizes[d] for d in window)), np.int64)
     for d, (start, limit) in enumerate(zip(starts, limits, strict=True)):
         stride = math.prod(shape[d + 1 :])
-        flat += np.clip(start, 0, limit).reshape(*batch, *(1 for _ in window)) * stride
+        flat += np.clip(start, 0, limit).reshape((*batch, *(1 for _ in window))) * stride
         if d in window:
             after = len(window) - window.index(d) - 1
             flat += np.arange(slice_sizes[d]).reshape(-1, *(1 for _ in range(after))) * stride
