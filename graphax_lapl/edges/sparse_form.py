@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from .maps import IndexMap, constant, from_values, label
-from .terms import Factor, Structure, Term, intern_structure
+from .terms import Factor, Structure, Term, intern_structure, with_terms
 
 __all__ = [
     "coordinate_structure",
@@ -38,13 +38,7 @@ def value_structure(structure: Structure) -> Structure:
                 tuple(axis.renamed(names) for axis in term.into),
             )
         )
-    return intern_structure(
-        structure.out_shape,
-        structure.in_shape,
-        terms,
-        structure.complex_out,
-        structure.complex_in,
-    )
+    return with_terms(structure, terms)
 
 
 def swapped(structure: Structure) -> Structure:

@@ -18,7 +18,7 @@ import numpy as np
 
 from .layout import Placement, coordinate_layout, diagonal_placement, moved_placement
 from .maps import constant, label
-from .terms import Factor, Number, Structure, Term, intern_structure
+from .terms import Factor, Number, Structure, Term, with_terms
 
 __all__ = ["Storage", "StoredArray", "full_storage", "storage_of", "stored_placement"]
 
@@ -134,7 +134,7 @@ def storage_of(structure: Structure, slots: tuple[int, ...], direct: frozenset[i
             begin += math.prod(shapes[key])
         joined = [_in_vector(t, starts[k], total) for k, t in zip(keys, terms, strict=True)]
         whole_vector = StoredArray(parts=tuple(arrays.values()), joined=True)
-        return Storage(_like(structure, joined), (0,) * len(terms), (whole_vector,))
+        return Storage(with_terms(structure, joined), (0,) * len(terms), (whole_vector,))
     stacks: dict[Hashable, list[Hashable]] = {}
     for key, shape in shapes.items():
         stacked = key != "numbers" and math.prod(shape) <= MAX_STACKED
@@ -149,18 +149,7 @@ def storage_of(structure: Structure, slots: tuple[int, ...], direct: frozenset[i
     sizes = [len(array.parts) for array in kept]
     terms = [_in_stack(term, *places[key], sizes) for key, term in zip(keys, terms, strict=True)]
     sources = tuple(places[key][0] for key in keys)
-    return Storage(_like(structure, terms), sources, tuple(kept))
-
-
-def _like(structure: Structure, terms: Sequence[Term]) -> Structure:
-    """A structure of the same spaces with other terms."""
-    return intern_structure(
-        structure.out_shape,
-        structure.in_shape,
-        terms,
-        structure.complex_out,
-        structure.complex_in,
-    )
+    return Storage(with_terms(structure, terms), sources, tuple(kept))
 
 
 def _in_vector(term: Term, start: int, total: int) -> Term:

@@ -28,7 +28,7 @@ from typing import Final
 
 from .maps import IndexMap
 
-__all__ = ["Factor", "Number", "Opaque", "Structure", "Term", "intern_structure"]
+__all__ = ["Factor", "Number", "Opaque", "Structure", "Term", "intern_structure", "with_terms"]
 
 Number = int | float | complex
 
@@ -210,3 +210,14 @@ def intern_structure(
     """Return the one structure with these fields."""
     made = Structure(tuple(out_shape), tuple(in_shape), tuple(terms), complex_out, complex_in)
     return _interned.setdefault(made.key, made)
+
+
+def with_terms(structure: Structure, terms: Iterable[Term]) -> Structure:
+    """The structure between the same spaces that has other terms."""
+    return intern_structure(
+        structure.out_shape,
+        structure.in_shape,
+        terms,
+        structure.complex_out,
+        structure.complex_in,
+    )

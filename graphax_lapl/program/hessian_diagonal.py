@@ -16,7 +16,7 @@ from ..rules.second_order import SecondOrderGraph
 from .builder import Edge
 from .carrier import Carrier
 from .instructions import Program
-from .second_order import Jacobians, times
+from .second_order import Curvatures, Jacobians, times
 
 __all__ = ["build_hessian_diagonal"]
 
@@ -64,9 +64,7 @@ class _HessianDiagonal(Carrier):
         self.program.values = [self.value(atom) for atom in self.listing.outputs]
         return self.program
 
-    def columns_of(
-        self, space: int, curvatures: dict[tuple[int, int, int, bool], Edge], spans: Jacobians
-    ) -> dict[int, Edge]:
+    def columns_of(self, space: int, curvatures: Curvatures, spans: Jacobians) -> dict[int, Edge]:
         """The columns of one leaf at every nonlinear vertex."""
         found: dict[int, Edge | None] = {}
         for (vertex, one, other, mirrored), weight in curvatures.items():

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field, replace
 
 from ..edges.maps import label
 from ..edges.operations import Combine, Einsum, Operation, Read
 from ..edges.terms import Number
 from .instructions import EdgeInstruction, Instruction, Program, Slot
+from .rewriting import Rewriting
 
 __all__ = ["join_sums"]
 
@@ -24,7 +24,7 @@ def join_sums(program: Program) -> Program:
     of the added products is one loop, in which shared expressions are evaluated once. The number
     of operations is the same.
     """
-    return replace(program, instructions=_Joiner(program).instructions())
+    return _Joiner(program).rewritten()
 
 
 @dataclass
@@ -42,27 +42,9 @@ class _Total:
     nested: list[int] = field(default_factory=list)
 
 
-class _Joiner:
-    def __init__(self, program: Program):
-        self.slots = program.slots
-        self.original = program.instructions
-        self.makers = {slot: i for i in program.instructions for slot in i.outputs}
-        self.readers = Counter(slot for i in program.instructions for slot in i.inputs)
-        self.readers.update(s for row in program.blocks for block in row for s in block.slots)
-        self.readers.update(program.values)
-        self.absorbed: set[int] = set()
-
-    def instructions(self) -> list[Instruction]:
-        """The program's instructions with joined sums."""
-        result: list[Instruction] = []
-        for instruction in reversed(self.original):
-            if instruction.outputs[0] in self.absorbed:
-                continue
-            made = [instruction]
-            if isinstance(instruction, EdgeInstruction) and _is_plain(instruction.operation):
-                made = self.joined(instruction)
-            result += made[::-1]
-        return result[::-1]
+class _Joiner(Rewriting):
+    def applies(self, instruction: EdgeInstruction) -> bool:
+        return _is_plain(instruction.operation)
 
     def only_read_by(self, slot: int, reader: int) -> EdgeInstruction | None:
         """What makes a slot that nothing but the maker of `reader`, of its dtype, reads."""
@@ -84,7 +66,7 @@ class _Joiner:
             else:
                 total.summands.append((scale * coefficient, slot))
 
-    def joined(self, root: EdgeInstruction) -> list[Instruction]:
+    def replacement(self, root: EdgeInstruction) -> list[Instruction]:
         """The instructions of a sum whose summands are summed together where they can be."""
         total = _Total()
         self.collect(root, 1, total)

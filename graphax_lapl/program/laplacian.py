@@ -19,7 +19,7 @@ from .builder import Edge
 from .carrier import Carrier
 from .cuts import narrow_cuts
 from .instructions import CurvatureInstruction, Program
-from .second_order import Jacobians, times
+from .second_order import Curvatures, Jacobians, times
 from .tidying import tidied
 
 __all__ = ["FirstOrder", "Metric", "build_laplacian"]
@@ -289,7 +289,7 @@ class _Laplacian(Carrier):
 
     def columns(
         self,
-        curvatures: dict[tuple[int, int, int, bool], Edge],
+        curvatures: Curvatures,
         spans: Jacobians,
         weighted: Jacobians,
         scale: float,
@@ -306,7 +306,7 @@ class _Laplacian(Carrier):
 
     def products(
         self,
-        curvatures: dict[tuple[int, int, int, bool], Edge],
+        curvatures: Curvatures,
         spans: Jacobians,
         weighted: Jacobians,
         scale: float,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -12,6 +11,7 @@ from ..edges.maps import label
 from ..edges.operations import Einsum, Read
 from ..edges.terms import Number
 from .instructions import EdgeInstruction, Instruction, Program, Slot
+from .rewriting import Rewriting
 
 __all__ = ["reassociate"]
 
@@ -29,7 +29,7 @@ def reassociate(program: Program) -> Program:
     a matrix; summing `W[i, k] V[k, i]` over i first leaves two vectors, of which one does not even
     depend on the point.
     """
-    return replace(program, instructions=_Reassociation(program).instructions())
+    return _Reassociation(program).rewritten()
 
 
 @dataclass(frozen=True)
@@ -48,27 +48,9 @@ class _Step:
     pairs: tuple[tuple[int, int], ...]
 
 
-class _Reassociation:
-    def __init__(self, program: Program):
-        self.slots = program.slots
-        self.original = program.instructions
-        self.makers = {slot: i for i in program.instructions for slot in i.outputs}
-        self.readers = Counter(slot for i in program.instructions for slot in i.inputs)
-        self.readers.update(s for row in program.blocks for block in row for s in block.slots)
-        self.readers.update(program.values)
-        self.absorbed: set[int] = set()
-
-    def instructions(self) -> list[Instruction]:
-        """The program's instructions in the cheaper order."""
-        result: list[Instruction] = []
-        for instruction in reversed(self.original):
-            if instruction.outputs[0] in self.absorbed:
-                continue
-            made: list[Instruction] = [instruction]
-            if isinstance(instruction, EdgeInstruction) and _is_sum(instruction.operation):
-                made = self.cheaper(instruction)
-            result += made[::-1]
-        return result[::-1]
+class _Reassociation(Rewriting):
+    def applies(self, instruction: EdgeInstruction) -> bool:
+        return _is_sum(instruction.operation)
 
     def product_read(self, read: Read, slot: int, dtype: object) -> EdgeInstruction | None:
         """What makes a product that is read once, entry by entry; None for anything else."""
@@ -84,7 +66,7 @@ class _Reassociation:
         names = [axis.labels[0] for axis in read.axes] if plain else []
         return maker if plain and len({*names}) == len(names) else None
 
-    def cheaper(self, root: EdgeInstruction) -> list[Instruction]:
+    def replacement(self, root: EdgeInstruction) -> list[Instruction]:
         """The sum's instructions in its cheapest order."""
         operation, dtype = root.operation, self.slots[root.outputs[0]].dtype
         assert isinstance(operation, Einsum)

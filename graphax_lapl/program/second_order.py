@@ -30,7 +30,7 @@ from ..rules.site import Reference
 from .builder import Builder, Edge
 from .sums import RunningSum
 
-__all__ = ["Jacobians", "SecondOrderBuilder"]
+__all__ = ["Curvatures", "Jacobians", "SecondOrderBuilder"]
 
 #: Jacobians by variable and column space (one space per differentiated leaf, or one for seeds).
 Jacobians = dict[int, dict[int, Edge]]
