@@ -25,8 +25,8 @@ from ..emit.coordinates import placed
 from ..emit.recipes import run_recipe
 from ..emit.stored import spread_values
 from ..errors import InvalidArgumentError, InvalidTypeError
-from ..plotting import figure_and_axes
-from .spy import MAX_ENTRIES, braille_spy
+from .sparse_formats import bcoo_array, bcsr_array, require_scipy, scipy_array
+from .spy import MAX_ENTRIES, braille_spy, spy_plot
 
 if TYPE_CHECKING:
     from jax.experimental import sparse as jax_sparse
@@ -262,15 +262,7 @@ class SparseJacobian:
             shape: tuple[int, ...] = self._matrix_shape()
         else:
             indices, shape = self.indices, self.shape
-        from jax.experimental import sparse as jax_sparse  # takes long to import
-
-        batch = self.batch_shape
-        return jax_sparse.BCOO(
-            (self.data, jnp.asarray(indices.reshape((1,) * len(batch) + indices.shape))),
-            shape=(*batch, *shape),
-            indices_sorted=True,
-            unique_indices=True,
-        )
+        return bcoo_array(self.data, indices, shape, self.batch_shape)
 
     def to_bcsr(self) -> jax_sparse.BCSR:
         """The matrix (output size, input size) as `jax.experimental.sparse.BCSR`.
@@ -279,15 +271,8 @@ class SparseJacobian:
             InvalidArgumentError: for a batch of matrices.
         """
         self._refuse_batch("to_bcsr()")
-        from jax.experimental import sparse as jax_sparse  # takes long to import
-
         columns = self._rows_and_columns()[1].astype(np.int32)
-        return jax_sparse.BCSR(
-            (self.data, jnp.asarray(columns), jnp.asarray(self.indptr)),
-            shape=self._matrix_shape(),
-            indices_sorted=True,
-            unique_indices=True,
-        )
+        return bcsr_array(self.data, columns, self.indptr, self._matrix_shape())
 
     def to_scipy(self, format: str = "csr") -> Any:
         """The matrix (output size, input size) as a `scipy.sparse` array.
@@ -300,29 +285,10 @@ class SparseJacobian:
             InvalidTypeError: while tracing, when there are no values yet.
             InvalidArgumentError: for a batch of matrices, or an unknown format.
         """
-        try:
-            import scipy.sparse
-        except ImportError as error:
-            raise ImportError(
-                "to_scipy() needs scipy: pip install 'graphax_lapl[scipy]'"
-            ) from error
+        require_scipy(format)
         self._refuse_batch("to_scipy()")
-        formats = ("bsr", "coo", "csc", "csr", "dia", "dok", "lil")
-        if format not in formats:
-            raise InvalidArgumentError(
-                f"format must be one of {', '.join(formats)}; got {format!r}."
-            )
-        try:
-            data = np.asarray(self.data)
-        except jax.errors.TracerArrayConversionError as error:
-            raise InvalidTypeError(
-                "to_scipy() needs concrete values and was called while tracing. Return the "
-                "SparseJacobian from the jitted function and convert it outside, or use to_bcoo()."
-            ) from error
         columns = self._rows_and_columns()[1].astype(np.int32)
-        csr = scipy.sparse.csr_array((data, columns, self.indptr), shape=self._matrix_shape())
-        csr.has_canonical_format = True
-        return csr if format == "csr" else csr.asformat(format)
+        return scipy_array(self.data, columns, self.indptr, self._matrix_shape(), format)
 
     # ------------------------------------------------------------------ other matrices
 
@@ -487,18 +453,8 @@ class SparseJacobian:
         Raises:
             ImportError: without matplotlib (`pip install 'graphax_lapl[plots]'`).
         """
-        figure, axes = figure_and_axes(ax)
         rows, columns = self._rows_and_columns()
-        extent = max(*self._matrix_shape(), 1)
-        size = marker_size if marker_size is not None else min(8.0, max(0.5, 250.0 / extent))
-        axes.plot(columns, rows, "s", markersize=size, linestyle="none")
-        axes.set_xlim(-0.5, max(self._matrix_shape()[1], 1) - 0.5)
-        axes.set_ylim(max(self._matrix_shape()[0], 1) - 0.5, -0.5)
-        axes.set_aspect("equal")
-        axes.set_xlabel("input")
-        axes.set_ylabel("output")
-        axes.set_title(self._title())
-        return figure, axes
+        return spy_plot(rows, columns, self._matrix_shape(), self._title(), ax, marker_size)
 
     def _title(self) -> str:
         size = math.prod(self.shape)

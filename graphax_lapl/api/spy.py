@@ -1,13 +1,20 @@
-"""Pictures of where the entries of a matrix stand, in text."""
+"""Pictures of where the entries of a matrix stand, in text and as a plot."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..edges.layout import term_positions
 from ..edges.terms import Structure
+from ..plotting import figure_and_axes
 
-__all__ = ["braille_spy"]
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["braille_spy", "spy_plot"]
 
 #: Rows and columns of characters; a Braille character has four rows and two columns of dots.
 MAX_ROWS, MAX_COLUMNS = 12, 40
@@ -36,3 +43,30 @@ def braille_spy(structure: Structure) -> str | None:
     cells = dots.reshape(dots.shape[0] // 4, 4, dots.shape[1] // 2, 2)
     codes = 0x2800 + np.einsum("aibj,ij->ab", cells.astype(int), _BITS)
     return "\n".join("".join(map(chr, line)) for line in codes)
+
+
+def spy_plot(
+    rows: np.ndarray,
+    columns: np.ndarray,
+    shape: tuple[int, int],
+    title: str,
+    ax: Axes | None = None,
+    marker_size: float | None = None,
+) -> tuple[Figure, Axes]:
+    """Plot entries at (rows, columns) of a matrix; returns `(figure, axes)`.
+
+    Raises:
+        ImportError: without matplotlib (`pip install 'graphax_lapl[plots]'`).
+    """
+    figure, axes = figure_and_axes(ax)
+    size = marker_size
+    if size is None:
+        size = min(8.0, max(0.5, 250.0 / max(*shape, 1)))  # in points, for figures of usual size
+    axes.plot(columns, rows, "s", markersize=size, linestyle="none")
+    axes.set_xlim(-0.5, max(shape[1], 1) - 0.5)
+    axes.set_ylim(max(shape[0], 1) - 0.5, -0.5)
+    axes.set_aspect("equal")
+    axes.set_xlabel("input")
+    axes.set_ylabel("output")
+    axes.set_title(title)
+    return figure, axes

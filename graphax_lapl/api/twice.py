@@ -20,8 +20,9 @@ from jax.extend.core import jaxpr_as_fun
 from elimination_orders import Strategy
 
 from ..errors import InvalidTypeError
-from ..graph.inline import CUSTOM_CALLS, is_users_rule
+from ..graph.inline import CUSTOM_CALLS
 from ..graph.tracing import Traced
+from ..graph.users_rules import is_users_rule
 from ..program.laplacian import Metric
 from .jacobian import jacve
 from .orders import resolve_order

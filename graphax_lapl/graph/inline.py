@@ -9,8 +9,6 @@ is honoured and its structure is kept.
 
 from __future__ import annotations
 
-import math
-import os
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +20,15 @@ from jax import dtypes, lax
 from jax.extend.core import jaxpr_as_fun
 
 from .known_integers import integer_result
+from .known_values import (
+    MAX_KNOWN,
+    MAX_KNOWN_FLOAT,
+    known_constant,
+    moved_support,
+    support_of_constant,
+)
 from .listing import Atom, Constant, Equation, Listing, Variable, scan_counts
+from .users_rules import is_users_rule
 
 __all__ = ["Treatment", "flatten_jaxpr"]
 
@@ -46,17 +52,6 @@ COPIES = frozenset({"copy", "copy_p"})
 BARRIERS = frozenset({"stop_gradient"})
 #: Loops and random bits are left to the emitted program: they may take long.
 NEVER_KNOWN = frozenset({"while", "scan", "cond", "threefry2x32", "random_bits", "random_seed"})
-#: Largest array (elements) that is evaluated while planning: integers and masks, and floats.
-MAX_KNOWN = 1 << 22
-MAX_KNOWN_FLOAT = 1 << 14
-#: Largest floating-point constant (elements) whose zeros are looked for.
-MAX_SUPPORT = 1 << 16
-#: Primitives of one operand that only move entries, and those that keep zeros in their place.
-MOVES = frozenset(
-    {"reshape", "broadcast_in_dim", "transpose", "rev", "slice", "squeeze", "expand_dims"}
-)
-SCALINGS = frozenset({"neg", "abs", "convert_element_type", "div", "sqrt", "copy"})
-
 #: What to do with an equation on an active input: keep it ("rule", or "rule:name" for a call that
 #: is recognised as a whole), inline its tangent program ("linearize"), its body ("inline") or its
 #: steps ("unroll"), or keep it as an opaque linear map ("opaque").
@@ -196,7 +191,7 @@ class _Inliner:
                 self.seen[key] = found
             if not any(reference.active for reference in inputs) and len(found) == 1:
                 supports = [self.listing.support_of(reference.atom) for reference in inputs]
-                support = _moved_support(equation, supports, outputs[0].shape)
+                support = moved_support(equation, supports, outputs[0].shape)
                 if support is not None:
                     self.listing.support[found[0]] = support
             if name == "broadcast_in_dim" and len(inputs) == 1:
@@ -443,10 +438,10 @@ def flatten_jaxpr(
     for variable, value in zip(closed.jaxpr.constvars, closed.consts, strict=True):
         new = listing.new(_type_of(variable.aval))
         listing.constants.append(new)
-        known = _known_constant(value)
+        known = known_constant(value)
         if known is not None:
             listing.known[new] = known
-        support = _support_of_constant(value)
+        support = support_of_constant(value)
         if support is not None:
             listing.support[new] = support
         references.append(_Reference(new))
@@ -461,82 +456,8 @@ def flatten_jaxpr(
     return listing, [reference.active for reference in results]
 
 
-def is_users_rule(params: dict[str, Any]) -> bool:
-    """Whether a call's derivative rule was written outside of JAX, as far as can be told.
-
-    JAX's own rules (relu, logsumexp, sinc, ...) are derivatives of what their functions compute.
-    """
-    rule = _written_in(params.get("jvp_jaxpr_fun"))
-    if rule is None:
-        return True
-    if rule.endswith("custom_derivatives.py"):  # `defjvps` wraps the rules, wherever they are
-        body = _written_in(getattr(params.get("call_jaxpr"), "jaxpr", None)) or ""
-        return not (body.startswith(_JAX) and f"{os.sep}nn{os.sep}" in body)
-    return not rule.startswith(_JAX)
-
-
-_JAX = os.path.dirname(jax.__file__) + os.sep
-
-
-def _written_in(function: Any) -> str | None:
-    """The file that a traced function is from; None where that is not known."""
-    info = getattr(getattr(function, "debug_info", None), "func_src_info", None)
-    if not isinstance(info, str) or " at " not in info:
-        return None
-    return info.rpartition(" at ")[2].rpartition(":")[0]
-
-
-def _known_constant(value: Any) -> np.ndarray | None:
-    """Integer and boolean constants that are concrete: index arrays and masks."""
-    dtype = getattr(value, "dtype", None)
-    if dtype is None:
-        return None
-    if dtypes.issubdtype(dtype, np.inexact) or dtypes.issubdtype(dtype, dtypes.extended):
-        return None
-    if np.size(value) > MAX_KNOWN:
-        return None
-    try:
-        return np.asarray(value)
-    except jax.errors.TracerArrayConversionError:
-        return None
-
-
 def _aval(type_: Variable) -> Any:
     return jax.ShapeDtypeStruct(type_.shape, type_.dtype, weak_type=type_.weak_type)
-
-
-def _support_of_constant(value: Any) -> np.ndarray | None:
-    """Where a concrete floating-point constant is not zero; None where it is nowhere zero."""
-    dtype = getattr(value, "dtype", None)
-    if dtype is None or not dtypes.issubdtype(dtype, np.inexact):
-        return None
-    if not 1 < np.size(value) <= MAX_SUPPORT:
-        return None
-    try:
-        support = np.asarray(value) != 0
-    except jax.errors.TracerArrayConversionError:
-        return None
-    return None if support.all() else support
-
-
-def _moved_support(
-    equation: Any, supports: Sequence[np.ndarray | None], shape: tuple[int, ...]
-) -> np.ndarray | None:
-    """Where the result of an equation on constants is not zero, from where its operands are not."""
-    name = equation.primitive.name
-    if all(support is None for support in supports) or math.prod(shape) > MAX_SUPPORT:
-        return None
-    if name == "mul":
-        found = [np.broadcast_to(support, shape) for support in supports if support is not None]
-        return np.logical_and.reduce(found)
-    first = supports[0]
-    if first is None or name not in MOVES | SCALINGS:
-        return None
-    if name in SCALINGS:
-        return np.broadcast_to(first, shape)
-    with jax.ensure_compile_time_eval(), equation.ctx.manager:
-        params = equation.primitive.get_bind_params(equation.params)
-        return np.asarray(equation.primitive.bind(first, **params))
 
 
 def _type_of(aval: Any) -> Variable:

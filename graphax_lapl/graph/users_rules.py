@@ -1,0 +1,35 @@
+"""Which derivative rules were written by the user, and which by JAX for its own functions."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import jax
+
+__all__ = ["is_users_rule"]
+
+
+def is_users_rule(params: dict[str, Any]) -> bool:
+    """Whether a call's derivative rule was written outside of JAX, as far as can be told.
+
+    JAX's own rules (relu, logsumexp, sinc, ...) are derivatives of what their functions compute.
+    """
+    rule = _written_in(params.get("jvp_jaxpr_fun"))
+    if rule is None:
+        return True
+    if rule.endswith("custom_derivatives.py"):  # `defjvps` wraps the rules, wherever they are
+        body = _written_in(getattr(params.get("call_jaxpr"), "jaxpr", None)) or ""
+        return not (body.startswith(_JAX) and f"{os.sep}nn{os.sep}" in body)
+    return not rule.startswith(_JAX)
+
+
+_JAX = os.path.dirname(jax.__file__) + os.sep
+
+
+def _written_in(function: Any) -> str | None:
+    """The file that a traced function is from; None where that is not known."""
+    info = getattr(getattr(function, "debug_info", None), "func_src_info", None)
+    if not isinstance(info, str) or " at " not in info:
+        return None
+    return info.rpartition(" at ")[2].rpartition(":")[0]
