@@ -28,6 +28,7 @@ from ..program.counts import (
 )
 from ..program.fusion import worth_holding
 from ..program.instructions import Program
+from ..program.orientation import oriented
 from ..program.recomputation import shared_work
 from .compression import Compressed
 from .orders import EliminationOrder
@@ -138,7 +139,7 @@ class Plan:
             values, and for every output leaf and every differentiated leaf a dense block, or with
             `sparse` the arrays that it keeps.
         """
-        program = self.pruned(values)
+        program = self.pruned(values) if sparse else oriented(self.pruned(values))
         hold = self._held_for(program, sparse)
 
         def run(inputs: Sequence[Any]) -> tuple[list[Any], list[list[Any]]]:

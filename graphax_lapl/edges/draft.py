@@ -89,13 +89,15 @@ class Draft:
         """Labels as the axes of a product: shared by output and input, input's, output's.
 
         A matrix is stored with the input's axes first. Composing from the left contracts its last
-        axis, composing from the right its first one; both are plain matrix products.
+        axis, composing from the right its first one; both are plain matrix products. Within a side
+        the labels stand as the array's axes do, so that a gradient is not transposed at the end.
         """
         out = {name for axis in self.out for name in axis.labels}
         into = {name for axis in self.into for name in axis.labels}
+        rank = {name: k for k, name in enumerate(_by_appearance((*self.into, *self.out)))}
 
-        def place(name: int) -> tuple[bool, bool, int]:
-            return (name not in into, name not in out, name)
+        def place(name: int) -> tuple[bool, bool, int, int]:
+            return (name not in into, name not in out, rank.get(name, len(rank)), name)
 
         return tuple(sorted(labels, key=place))
 
@@ -237,13 +239,8 @@ class Draft:
 
     def _number_labels(self) -> tuple[Term, list[int]]:
         """Number labels by first appearance (large strides first within a map)."""
-        names: dict[int, int] = {}
-        for axis in (*self.out, *self.into, *(a for f in self.factors for a in f.factor.axes)):
-            for name, part in sorted(
-                axis.parts, key=lambda item: -abs(item[1]) if isinstance(item[1], int) else 0
-            ):
-                del part
-                names.setdefault(name, len(names))
+        axes = (*self.out, *self.into, *(a for f in self.factors for a in f.factor.axes))
+        names = {name: k for k, name in enumerate(_by_appearance(axes))}
         term = Term(
             tuple(self.sizes[name] for name in names),
             tuple(axis.renamed(names) for axis in self.out),
@@ -260,3 +257,15 @@ class Draft:
     def box(self, names: frozenset[int] | set[int]) -> int:
         """Number of assignments of the given labels."""
         return math.prod(self.sizes[name] for name in names)
+
+
+def _by_appearance(axes: Iterable[IndexMap]) -> Iterable[int]:
+    """Labels by first appearance, large strides first within a map."""
+    names: dict[int, None] = {}
+    for axis in axes:
+        for name, part in sorted(
+            axis.parts, key=lambda item: -abs(item[1]) if isinstance(item[1], int) else 0
+        ):
+            del part
+            names.setdefault(name)
+    return names

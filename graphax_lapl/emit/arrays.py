@@ -21,6 +21,11 @@ from ..edges.terms import Number
 __all__ = ["broadcast_labels", "combine", "einsum", "promoted", "promoted_dtype", "read", "scaled"]
 
 
+#: Products of up to so many multiplications are put into the form that XLA's CPU library takes;
+#: larger ones are no faster for it, and their operands dearer to turn around.
+SMALL_PRODUCT = 1 << 15
+#: Label of an axis of length one that brings a product into that form.
+UNIT = -1
 #: Sliding windows up to this length are read as slices side by side, longer ones by positions.
 MAX_WINDOW = 32
 
@@ -216,6 +221,12 @@ def _product(
     free = [name for name in output if name not in batch]
     if free[0] not in left_names:
         left, left_names, right, right_names = right, right_names, left, left_names
+    work = math.prod(sizes[n] for n in {*left_names, *right_names} - {*batch})
+    unit = left_names[-1] not in contracted and work <= SMALL_PRODUCT
+    if unit:
+        # Under `jax.vmap` the left operand has to hold the contracted axis last. XLA folds a
+        # transposition into the product again, but turns operands with two free axes itself.
+        left, left_names = lax.expand_dims(left, (0,)), (UNIT, *left_names)
     result = lax.dot_general(
         left,
         right,
@@ -227,9 +238,11 @@ def _product(
             ([left_names.index(n) for n in batch], [right_names.index(n) for n in batch]),
         ),
     )
+    if unit:
+        result = lax.squeeze(result, (len(batch),))
     result_names = [
         *batch,
-        *(n for n in left_names if n not in batch and n not in contracted),
+        *(n for n in left_names if n not in batch and n not in contracted and n != UNIT),
         *(n for n in right_names if n not in batch and n not in contracted),
     ]
     return broadcast_labels(result, result_names, output, sizes)
