@@ -46,6 +46,7 @@ CASES = {
     "weights": (loss, (0, 1), [(3, 5), (5, 2), (4, 3)]),
     "attention": (scores, (0, 1), [(3, 2), (3, 2), (4, 3)]),
     "narrow middle": (narrow, 2, [(2, 6), (5, 2), (6,)]),
+    "longer weights": (loss, (0, 1), [(3, 5), (5, 2), (6, 3)]),
     "bilinear": (bilinear, (0, 1), [(4, 4), (4, 3)]),
     "two outputs": (twice, (0, 1), [(3, 2), (4, 3)]),
     "complex inside": (rotated, (0, 1), [(3, 2), (4, 3)]),
@@ -81,7 +82,7 @@ def test_sparse_results_are_the_dense_ones():
     assert_equal(dense, jax.jacrev(fun, argnums)(*values))
 
 
-@pytest.mark.parametrize("name", ["weights", "narrow middle"])
+@pytest.mark.parametrize("name", ["weights", "longer weights", "narrow middle"])
 def test_results_are_not_transposed_at_the_end(name):
     fun, argnums, shapes = CASES[name]
     jaxpr = jax.make_jaxpr(jax.jit(jacve(fun, argnums=argnums), inline=True))(*inputs(shapes)).jaxpr
@@ -99,13 +100,20 @@ def test_a_product_with_several_readers_stays_as_it_is():
 
 def test_products_for_every_sample_contract_the_last_axis():
     # The only form that XLA's CPU library takes; another one is many times slower.
-    shapes = CASES["weights"][2]
+    shapes = CASES["longer weights"][2]
     gradient = jax.vmap(jacve(loss, argnums=(0, 1)), (None, None, 0))
     values = inputs(shapes[:2], dtype=np.float32)
     text = jax.jit(gradient).lower(*values, *inputs(shapes[2:], (BATCH,), np.float32)).compile()
     forms = re.findall(r"lhs_batch_dims=\{0\}, lhs_contracting_dims=\{(\d)\}", text.as_text())
     assert forms
     assert set(forms) == {"2"}
+
+
+def test_short_sums_are_written_out():
+    fun, argnums, shapes = CASES["weights"]
+    values = inputs(shapes)
+    text = str(jax.make_jaxpr(jax.jit(jacve(fun, "reverse", argnums), inline=True))(*values))
+    assert text.count("dot_general") == 2  # the function's own
 
 
 def _with_inputs(name):

@@ -15,6 +15,9 @@ from .maps import IndexMap
 from .terms import Number, Opaque, Structure
 
 __all__ = [
+    "FEW_TERMS",
+    "SMALL_PRODUCT",
+    "WRITTEN_OUT",
     "ApplyOpaque",
     "Assemble",
     "Combine",
@@ -29,6 +32,13 @@ __all__ = [
     "RecipeWriter",
     "canonical",
 ]
+
+
+#: Products of matrices of up to so many multiplications count as small.
+SMALL_PRODUCT = 1 << 15
+#: Products of up to so many multiplications that are summed over so few entries are written out.
+FEW_TERMS = 4
+WRITTEN_OUT = 1 << 10
 
 
 @dataclass(frozen=True)
@@ -88,6 +98,21 @@ class Einsum:
         """Shape of the result."""
         sizes = dict(self.sizes)
         return tuple(sizes[name] for name in self.output)
+
+    @property
+    def written_out(self) -> bool:
+        """Whether it is emitted as a few elementwise products instead of a product of matrices."""
+        summed = {name for name, _ in self.sizes} - {*self.output}
+        if len(self.reads) != 2 or len(summed) != 1:
+            return False
+        first, second = (read.labels() for read in self.reads)
+        (name,) = summed
+        return (
+            name in first & second
+            and dict(self.sizes)[name] <= FEW_TERMS
+            and not (first <= second or second <= first)
+            and math.prod(size for _, size in self.sizes) <= WRITTEN_OUT
+        )
 
     @property
     def cost(self) -> Cost:

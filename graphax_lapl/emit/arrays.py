@@ -15,15 +15,12 @@ import numpy as np
 from jax import Array, lax
 
 from ..edges.maps import IndexMap
-from ..edges.operations import Combine, Einsum, Read
+from ..edges.operations import SMALL_PRODUCT, Combine, Einsum, Read
 from ..edges.terms import Number
 
 __all__ = ["broadcast_labels", "combine", "einsum", "promoted", "promoted_dtype", "read", "scaled"]
 
 
-#: Products of up to so many multiplications are put into the form that XLA's CPU library takes;
-#: larger ones are no faster for it, and their operands dearer to turn around.
-SMALL_PRODUCT = 1 << 15
 #: Label of an axis of length one that brings a product into that form.
 UNIT = -1
 #: Sliding windows up to this length are read as slices side by side, longer ones by positions.
@@ -182,7 +179,8 @@ def einsum(operation: Einsum, operands: Sequence[Array]) -> Array:
             names = tuple(name for name in names if name in output)
         result = broadcast_labels(value, names, output, sizes)
     else:
-        result = _product(views[0], views[1], output, sizes)
+        multiply = _sum_of_products if operation.written_out else _product
+        result = multiply(views[0], views[1], output, sizes)
     result = scaled(result, operation.coefficient)
     if operation.real and jnp.issubdtype(result.dtype, jnp.complexfloating):
         result = lax.real(result)
@@ -246,6 +244,29 @@ def _product(
         *(n for n in right_names if n not in batch and n not in contracted),
     ]
     return broadcast_labels(result, result_names, output, sizes)
+
+
+def _sum_of_products(
+    first: tuple[Array, tuple[int, ...]],
+    second: tuple[Array, tuple[int, ...]],
+    output: tuple[int, ...],
+    sizes: dict[int, int],
+) -> Array:
+    """A product that is summed over a short label, written out as a sum of outer products."""
+    (summed,) = {*first[1]} & {*second[1]} - {*output}
+    left, right = promoted([first[0], second[0]])
+    total: Array | None = None
+    for place in range(sizes[summed]):
+        part = None
+        for value, names in ((left, first[1]), (right, second[1])):
+            slab = lax.index_in_dim(value, place, names.index(summed), keepdims=False)
+            rest = tuple(name for name in names if name != summed)
+            slab = broadcast_labels(slab, rest, output, sizes)
+            part = slab if part is None else lax.mul(part, slab)
+        assert part is not None
+        total = part if total is None else lax.add(total, part)
+    assert total is not None
+    return total
 
 
 def combine(operation: Combine, operands: Sequence[Array]) -> Array:

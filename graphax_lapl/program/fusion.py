@@ -223,7 +223,7 @@ def _read_by_results(program: Program) -> Iterator[int]:
 
 def _is_matrix_product(operation: Einsum | Combine) -> bool:
     """Whether both operands have labels of their own, so that they are in memory first."""
-    if not isinstance(operation, Einsum) or len(operation.reads) < 2:
+    if not isinstance(operation, Einsum) or len(operation.reads) < 2 or operation.written_out:
         return False
     summed = {n for n, _ in operation.sizes} - {*operation.output}
     first, second = (

@@ -74,6 +74,8 @@ def _own_work(instruction: Instruction, program: Program) -> int:
     Sums and products of matrices are in memory before they are read.
     """
     operation = getattr(instruction, "operation", None)
+    if isinstance(operation, Einsum) and operation.written_out:
+        return LONG
     if isinstance(operation, Einsum):
         return 0 if {n for n, _ in operation.sizes} - {*operation.output} else 1
     if isinstance(instruction, RowHessianInstruction):
