@@ -55,7 +55,6 @@ SELECTIONS = (
     "select_and_gather_add",
     "select_and_scatter_add",
     "reduce",
-    "top_k",
     "approx_top_k",
     "scatter_mul",
     "scatter-mul",
@@ -73,6 +72,15 @@ def _whole(site: Site, i: int, k: int) -> list[Piece]:
     if site.name == "shard_map":
         site.note(AS_A_WHOLE)
     return site.opaque(i, k)
+
+
+@defrule("top_k")
+def _top_k(site: Site, i: int, k: int) -> list[Piece]:
+    """A selection along one dimension, the last one where the parameters name none."""
+    rank = len(site.shape(i))
+    chosen = site.params.get("axis", rank - 1) % rank
+    batch = [d for d in range(rank) if d != chosen]
+    return site.opaque(i, k, batch, batch)
 
 
 @defrule("custom_vjp_call")
