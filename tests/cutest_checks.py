@@ -62,7 +62,9 @@ def check_target(target: Target) -> None:
             values = jax.tree.leaves(target.function(point))
             inside = all(bool(np.isfinite(value).all()) for value in values)
             assert jax.tree.structure(got) == jax.tree.structure(want)
-            others = [lambda way=way, at=point: way(target.function)(at) for way in ways[1:]]
+            others = [
+                lambda way=way, at=point: jax.jit(way(target.function))(at) for way in ways[1:]
+            ]
             for k, (a, b) in enumerate(
                 zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True)
             ):
