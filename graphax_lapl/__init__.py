@@ -30,6 +30,7 @@ from .errors import (
     InvalidArgumentError,
     InvalidOrderError,
     InvalidTypeError,
+    NotDifferentiableError,
     PlanMismatchError,
 )
 from .graph.computational_graph import ComputationalGraph
@@ -56,6 +57,7 @@ __all__ = [
     "InvalidOrderError",
     "InvalidTypeError",
     "LaplacianResult",
+    "NotDifferentiableError",
     "OpCounts",
     "Plan",
     "PlanMismatchError",

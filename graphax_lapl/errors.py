@@ -13,6 +13,7 @@ __all__ = [
     "InvalidArgumentError",
     "InvalidOrderError",
     "InvalidTypeError",
+    "NotDifferentiableError",
     "PlanMismatchError",
 ]
 
@@ -39,6 +40,26 @@ class PlanMismatchError(InvalidOrderError):
 
 class FallbackError(GraphaxLaplError, NotImplementedError):
     """Under `strict=True`: a part of the function has no rule."""
+
+
+class NotDifferentiableError(GraphaxLaplError, NotImplementedError):
+    """A part of the function has no derivative of this order in JAX, and no rule of the user's."""
+
+    def __init__(self, what: str, where: str, reason: Exception):
+        """Say what cannot be differentiated, where it stands, what JAX says and what to do.
+
+        Args:
+            what: the subject of the sentence, e.g. "'foo' cannot be differentiated".
+            where: `file:line (function)` in the user's code, or nothing.
+            reason: what JAX raised.
+        """
+        said = " ".join(str(reason).split())
+        said = said if len(said) < 300 else said[:300] + "..."
+        super().__init__(
+            f"{what}{f' ({where})' if where else ''}: JAX says {type(reason).__name__}: {said} "
+            "Give the function around it a derivative rule, with jax.custom_jvp or "
+            "register_partial, or keep its inputs constant with jax.lax.stop_gradient."
+        )
 
 
 class InternalError(GraphaxLaplError, RuntimeError):

@@ -19,6 +19,8 @@ from graphax_lapl.api import planning
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "allow")
+# Two devices, so that `shard_map` has something to divide; everything else runs on the first.
+jax.config.update("jax_num_cpu_devices", 2)
 
 # Examples are drawn from a fixed seed, so that a run is repeatable and a failure is everybody's.
 # HYPOTHESIS_PROFILE=explore looks for new ones.

@@ -340,3 +340,26 @@ def test_unit_edges_are_free_when_counting_flops() -> None:
 
     assert count_ops(fun, 0.5, 0.7, argnums=(0, 1), convention="ad").muls > 0
     assert count_ops(fun, 0.5, 0.7, argnums=(0, 1), convention="flops").muls == 0
+
+
+def test_a_rule_that_insists_on_what_stands_still() -> None:
+    """A `custom_vjp` with symbolic zeros sees as perturbed only what is differentiated."""
+
+    @jax.custom_vjp
+    def scaled(x, y):
+        return jnp.sin(x) * y
+
+    def forward(x, y):
+        assert x.perturbed
+        assert not y.perturbed
+        return scaled(x.value, y.value), (x.value, y.value)
+
+    def backward(kept, pulled):
+        x, y = kept
+        return jnp.cos(x) * y * pulled, jnp.zeros_like(y)
+
+    scaled.defvjp(forward, backward, symbolic_zeros=True)
+    x = jnp.array([0.3, 0.7])
+    for order in ("forward", "reverse"):
+        found = jacve(lambda x: jnp.exp(scaled(x, jnp.ones(2))), order=order)(x)
+        assert_same(found, jax.jacfwd(lambda x: jnp.exp(jnp.sin(x)))(x))

@@ -202,6 +202,7 @@ def test_wrong_partials_are_named(partials: Any, match: str, register: Callable[
         ((normalized, 1), {"linear": True}, InvalidArgumentError, "exactly one"),
         ((normalized, 1), {"dimensions": "i -> i"}, InvalidArgumentError, "says its own"),
         ((3, 1), {}, InvalidTypeError, "primitive or a function"),
+        (("normalized", 1), {}, InvalidTypeError, "got str 'normalized'. Pass the function itself"),
         ((normalized, "x"), {}, InvalidTypeError, "must be a function"),
         ((normalized, ("i j", 1)), {}, InvalidArgumentError, "no single"),
         ((normalized, ("i i -> i", 1)), {}, InvalidArgumentError, "stands twice"),

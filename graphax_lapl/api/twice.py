@@ -19,7 +19,7 @@ from jax.extend.core import jaxpr_as_fun
 
 from elimination_orders import Strategy
 
-from ..errors import InvalidTypeError
+from ..errors import InvalidTypeError, NotDifferentiableError
 from ..graph.inline import CUSTOM_CALLS
 from ..graph.tracing import Traced
 from ..graph.users_rules import is_users_rule
@@ -123,6 +123,11 @@ def hessian_blocks(prepared: Prepared, order: Any, sparse: bool) -> list[list[li
         jax.eval_shape(first, leaves)
     except ValueError:  # a while loop has no reverse mode
         first = jax.jacfwd(outputs)
+        try:
+            jax.eval_shape(first, leaves)
+        except ValueError as error:
+            what = f"{traced.name} has no derivative that could be differentiated once more"
+            raise NotDifferentiableError(what, "", error) from error
     if not isinstance(order, str | Strategy):
         resolve_order(order, prepared.graph)  # it is checked, but the graph here is another one
         order = "auto"

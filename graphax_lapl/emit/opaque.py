@@ -12,6 +12,7 @@ import numpy as np
 from jax import Array, lax
 
 from ..edges.operations import ApplyOpaque, MaterializeOpaque
+from ..errors import NotDifferentiableError
 from ..program.instructions import CurvatureInstruction
 from ..rules.opaque import needs_all_tangents
 from ..rules.site import OpaqueMap
@@ -87,9 +88,8 @@ class LinearMap:
         if reference.slot:
             return _permute(jax.vmap(self.along)(moved), packed)
         still = tuple(jnp.zeros_like(value) for value in self.points[1:])
-        _, pushed = jax.vmap(
-            lambda t: jax.jvp(self.along, self.points, (t, *still)), out_axes=(None, 0)
-        )(moved)
+        # The value is dropped inside: of a kernel that computes both it is batched too.
+        pushed = jax.vmap(lambda t: jax.jvp(self.along, self.points, (t, *still))[1])(moved)
         return _permute(pushed, packed)
 
     def _pull(self, cotangents: Array) -> Array:
@@ -214,4 +214,10 @@ def second_derivative(instruction: CurvatureInstruction, operands: Sequence[Arra
 
         return jax.jvp(pushed, tuple(values[k] for k in moved), tuple(change))[1]
 
-    return lax.reduce_sum(jax.vmap(along)(flat(tangents), flat(changes)), [0])
+    try:
+        curved = jax.vmap(along)(flat(tangents), flat(changes))
+    except (NotImplementedError, ValueError, TypeError) as error:
+        equation = instruction.equation
+        what = f"'{equation.name}' has no second derivative"
+        raise NotDifferentiableError(what, equation.source, error) from error
+    return lax.reduce_sum(curved, [0])

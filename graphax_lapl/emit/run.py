@@ -90,7 +90,16 @@ def _evaluated(equation: Any, values: list[Any]) -> Sequence[Any]:
     """
     if equation.name not in COTANGENT_RULES or not any(equation.active):
         return equation.evaluate(*values)
-    results: Sequence[Any] = jax.vjp(lambda *values: list(equation.evaluate(*values)), *values)[0]
+    # Only what moves is perturbed: a rule may insist that the rest is not.
+    chosen = [k for k, active in enumerate(equation.active) if active]
+
+    def along(*moving: Any) -> list[Any]:
+        full = list(values)
+        for k, value in zip(chosen, moving, strict=True):
+            full[k] = value
+        return list(equation.evaluate(*full))
+
+    results: Sequence[Any] = jax.vjp(along, *(values[k] for k in chosen))[0]
     return results
 
 

@@ -28,6 +28,7 @@ from .known_values import (
     support_of_constant,
 )
 from .listing import Atom, Constant, Equation, Listing, Variable, scan_counts
+from .tangent_program import differentiable_outputs, tangent_program
 from .users_rules import is_users_rule
 
 __all__ = ["Treatment", "flatten_jaxpr"]
@@ -329,25 +330,12 @@ class _Inliner:
         """Replace an equation by its value and its tangent program, as JAX derives it."""
         linear = any(reference.tangent for reference in inputs)
         chosen = [k for k, r in enumerate(inputs) if (r.tangent if linear else r.active)]
-        bind_params = equation.primitive.get_bind_params(equation.params)
-        differentiable = [
-            dtypes.issubdtype(variable.aval.dtype, np.inexact) for variable in equation.outvars
-        ]
-
-        def pushforward(values: list[Any], tangents: list[Any]) -> tuple[list[Any], list[Any]]:
-            def call(*moving: Any) -> list[Any]:
-                full = list(values)
-                for position, value in zip(chosen, moving, strict=True):
-                    full[position] = value
-                result = equation.primitive.bind(*full, **bind_params)
-                return list(result) if equation.primitive.multiple_results else [result]
-
-            results, moved = jax.jvp(call, [values[k] for k in chosen], tangents)
-            return results, [t for t, keep in zip(moved, differentiable, strict=True) if keep]
-
+        differentiable = differentiable_outputs(equation)
         avals = [_aval(self.listing.type_of(reference.atom)) for reference in inputs]
-        with equation.ctx.manager:
-            traced = jax.make_jaxpr(pushforward)(avals, [avals[k] for k in chosen])
+        traced = tangent_program(equation, avals, chosen, self.origin or equation.source_info)
+        if traced is None:
+            return self.append(equation, inputs)
+        count = len(equation.outvars)
         tangents = []
         for position in chosen:
             atom = inputs[position].atom
@@ -366,7 +354,6 @@ class _Inliner:
         outer_origin, self.origin = self.origin, self.origin or equation.source_info
         results = self.nested(traced, [*still, *tangents], (*stack, name))
         self.origin = outer_origin
-        count = len(equation.outvars)
         moved = iter(results[count:])
         references = []
         for value, variable, keep in zip(

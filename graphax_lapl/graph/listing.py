@@ -8,7 +8,7 @@ but no value.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -114,12 +114,13 @@ class Equation:
                 return found
         return ""
 
-    def evaluate(self, *values: Any) -> Sequence[Any]:
-        """Bind the primitive on values (arrays or tracers); always returns a sequence."""
+    def evaluate(self, *values: Any) -> list[Any]:
+        """Bind the primitive on values (arrays or tracers); always returns a list."""
         params = self.primitive.get_bind_params(self.params)
         with self.context.manager:
             result = self.primitive.bind(*values, **params)
-        return result if self.primitive.multiple_results else [result]
+        # A list: some primitives return another kind of sequence, without indices.
+        return list(result) if self.primitive.multiple_results else [result]
 
 
 def nested_primitives(params: dict[str, Any]) -> Iterator[str]:

@@ -23,6 +23,7 @@ from jax.extend.core import Primitive
 from ..errors import InvalidArgumentError, InvalidTypeError
 from ..graph.keys import Unstable, jaxpr_key
 from .dimensions import parse, split
+from .opaque import is_transposable
 from .registry import CALL_RULES, USER_RULES, Rule
 from .site import Local, Piece, Reference, Site, shape_of
 
@@ -131,8 +132,13 @@ def register_partial(
     elif callable(target):
         register_function(target, rule)
     else:
+        advice = (
+            " Pass the function itself: a name does not tell its calls from those of its vmap or "
+            "jvp, which keep it."
+        )
         raise InvalidTypeError(
-            f"target must be a primitive or a function, got {type(target).__name__}."
+            f"target must be a primitive or a function, got {type(target).__name__} {target!r}."
+            f"{advice if isinstance(target, str) else ''}"
         )
     _version[0] = next(_versions)
 
@@ -184,7 +190,7 @@ class _Slots:
     patterns: tuple[str, ...]
 
     def __call__(self, site: Site, i: int, k: int) -> list[Piece]:
-        reverse = _is_transposable(site, i, k)
+        reverse = is_transposable(site, i, k)
         if not self.patterns:
             return site.opaque(i, k, reverse=reverse, slot=self.slot)
         _check_count(self.name, "dimensions", len(self.patterns), site)
@@ -198,23 +204,6 @@ class _Slots:
             reverse=reverse,
             slot=self.slot,
         )
-
-
-def _is_transposable(site: Site, i: int, k: int) -> bool:
-    """Whether JAX can pull cotangents back through the target."""
-
-    def pulled(*values: Any) -> Any:
-        def along(x: Any) -> Any:
-            return site.equation.evaluate(*values[:i], x, *values[i + 1 :])[k]
-
-        out, pull = jax.vjp(along, values[i])
-        return pull(out)
-
-    try:
-        jax.eval_shape(pulled, *(jax.ShapeDtypeStruct(t.shape, t.dtype) for t in site.inputs))
-    except NotImplementedError:
-        return False
-    return True
 
 
 @dataclass(frozen=True, eq=False)

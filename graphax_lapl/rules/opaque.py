@@ -9,13 +9,22 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
+
 from ..graph.inline import KNOWN_CALL
 from ..graph.listing import Equation, nested_primitives, scan_counts
 from .determinants import known_call
 from .registry import CALLS, RULES, defrule, find_user_rule
 from .site import Piece, Site
 
-__all__ = ["AS_A_WHOLE", "NO_RULE", "fallback", "needs_all_tangents", "treatment"]
+__all__ = [
+    "AS_A_WHOLE",
+    "NO_RULE",
+    "fallback",
+    "is_transposable",
+    "needs_all_tangents",
+    "treatment",
+]
 
 #: Why a loop or branch is opaque.
 AS_A_WHOLE = "a nested program, differentiated as a whole"
@@ -46,7 +55,6 @@ SELECTIONS = (
     "select_and_gather_add",
     "select_and_scatter_add",
     "reduce",
-    "top_k",
     "approx_top_k",
     "scatter_mul",
     "scatter-mul",
@@ -64,6 +72,15 @@ def _whole(site: Site, i: int, k: int) -> list[Piece]:
     if site.name == "shard_map":
         site.note(AS_A_WHOLE)
     return site.opaque(i, k)
+
+
+@defrule("top_k")
+def _top_k(site: Site, i: int, k: int) -> list[Piece]:
+    """A selection along one dimension, the last one where the parameters name none."""
+    rank = len(site.shape(i))
+    chosen = site.params.get("axis", rank - 1) % rank
+    batch = [d for d in range(rank) if d != chosen]
+    return site.opaque(i, k, batch, batch)
 
 
 @defrule("custom_vjp_call")
@@ -99,9 +116,27 @@ NO_RULE = "no rule"
 
 def fallback(site: Site, i: int, k: int) -> list[Piece]:
     """What has no rule: opaque, and noted."""
-    if site.name not in EXPECTED:
-        site.note(NO_RULE)
-    return site.opaque(i, k)
+    if site.name in EXPECTED:
+        return site.opaque(i, k)
+    site.note(NO_RULE)
+    return site.opaque(i, k, reverse=is_transposable(site, i, k))
+
+
+def is_transposable(site: Site, i: int, k: int) -> bool:
+    """Whether JAX can pull cotangents back through an equation; some have a `jvp` only."""
+
+    def pulled(*values: Any) -> Any:
+        def along(x: Any) -> Any:
+            return site.equation.evaluate(*values[:i], x, *values[i + 1 :])[k]
+
+        out, pull = jax.vjp(along, values[i])
+        return pull(out)
+
+    try:
+        jax.eval_shape(pulled, *(jax.ShapeDtypeStruct(t.shape, t.dtype) for t in site.inputs))
+    except Exception:  # each primitive says it in its own way; a `jvp` that fails too says why
+        return False
+    return True
 
 
 #: Primitives whose derivative in JAX does not accept every choice of moving operands.

@@ -1,13 +1,13 @@
 """The CUTEst problems of the package sif2jax as functions to differentiate."""
 
 import functools
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 import numpy as np
-from jax.flatten_util import ravel_pytree
+
+from tests.cutest_checks import Target, two_points
 
 try:
     import sif2jax
@@ -17,26 +17,10 @@ except ImportError as error:
         'Install the extra: python -m pip install -e ".[conformance]" (make conformance does).'
     ) from error
 
-__all__ = ["LARGEST", "Target", "problem_names", "targets"]
+__all__ = ["LARGEST", "problem_names", "targets"]
 
 #: Problems with more variables are left out: the dense reference takes too long.
 LARGEST = 300
-
-
-@dataclass(frozen=True)
-class Target:
-    """One function of a problem.
-
-    Attributes:
-        name: "objective", "equality" or "inequality".
-        function: of the variables alone.
-        points: where it is evaluated: the problem's own start, which is often a special point, and
-            one beside it.
-    """
-
-    name: str
-    function: Callable[[Any], Any]
-    points: tuple[Any, Any]
 
 
 @functools.cache
@@ -58,7 +42,7 @@ def problem_names() -> tuple[str, ...]:
 def targets(name: str) -> Iterator[Target]:
     """The objective of a problem and its constraints, where it has any."""
     problem = _problems()[name]
-    points = _points(problem.y0)
+    points = two_points(problem.y0)
     arguments = problem.args
     yield Target("objective", lambda y: problem.objective(y, arguments), points)
     if hasattr(problem, "constraint"):
@@ -69,10 +53,3 @@ def targets(name: str) -> Iterator[Target]:
                     lambda y, kind=kind: problem.constraint(y)[kind],
                     points,
                 )
-
-
-def _points(start: Any) -> tuple[Any, Any]:
-    flat, unravel = ravel_pytree(start)
-    at = np.asarray(flat)
-    noise = np.random.default_rng(0).standard_normal(at.shape)
-    return start, unravel(at + 0.1 * np.maximum(1.0, np.abs(at)) * noise)

@@ -96,3 +96,11 @@ def test_changed_zeros_are_seen():
         jacobian = jax.jit(fun)(x) if kept[0] == 4.0 else fun(x)
         assert jacobian.nse == np.count_nonzero(weights)
         assert_same(jacobian.todense(), np.diag(2 * weights * np.asarray(x)))
+
+
+def test_selection_along_one_dimension():
+    """The largest entries of a row depend on the row alone."""
+    x = np.random.default_rng(0).standard_normal((5, 4))
+    found = jax.jit(jacve(lambda x: jax.lax.top_k(x * x, 2)[0], sparse_representation=True))(x)
+    assert found.nse == 5 * 2 * 4
+    assert_same(found.todense(), jax.jacfwd(lambda x: jax.lax.top_k(x * x, 2)[0])(x))

@@ -1,26 +1,15 @@
-"""Flax modules and a diffrax solver, against JAX's own derivatives.
+"""Flax modules and a diffrax solver, against JAX's own derivatives."""
 
-These need larger packages than the default environment has (flax brings orbax and tensorstore);
-equinox, haiku and lineax are in tests/examples.
-"""
-
+import diffrax
 import jax
 import jax.numpy as jnp
 import pytest
+from flax import linen, nnx
 
 from graphax_lapl import jacve, laplacian_ve
 from tests.checks import assert_same
 
-try:
-    import diffrax
-    from flax import linen, nnx
-except ImportError as error:
-    raise ImportError(
-        f"{error.name} is not installed. Install the extra: "
-        'python -m pip install -e ".[conformance]" (make conformance does).'
-    ) from error
-
-pytestmark = [pytest.mark.conformance, pytest.mark.usefixtures("standard_promotion")]
+pytestmark = pytest.mark.usefixtures("standard_promotion")
 
 TOKENS = jax.random.normal(jax.random.key(1), (4, 8))
 ORDERS = ["auto", "forward", "reverse"]

@@ -1,0 +1,75 @@
+"""The tangent program of one equation, as JAX derives it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax import dtypes
+from jax.extend import source_info_util
+
+from ..errors import NotDifferentiableError
+
+__all__ = ["differentiable_outputs", "tangent_program"]
+
+
+def differentiable_outputs(equation: Any) -> list[bool]:
+    """For each output of a jaxpr's equation whether its dtype is real or complex."""
+    return [dtypes.issubdtype(v.aval.dtype, np.inexact) for v in equation.outvars]
+
+
+def tangent_program(
+    equation: Any, avals: Sequence[Any], chosen: Sequence[int], source_info: Any
+) -> Any | None:
+    """A closed jaxpr from all inputs, then the tangents of some, to the outputs and theirs.
+
+    Args:
+        equation: of a jaxpr.
+        avals: types of its inputs.
+        chosen: positions of the inputs that have tangents.
+        source_info: where the equation stands in the user's code.
+
+    Returns:
+        The jaxpr, its results the values and then the tangents of the differentiable ones; None
+        where values and tangents are computed in one equation.
+
+    Raises:
+        NotDifferentiableError: where JAX has no derivative of the primitive.
+    """
+    bind_params = equation.primitive.get_bind_params(equation.params)
+    kept = differentiable_outputs(equation)
+
+    def pushforward(values: list[Any], tangents: list[Any]) -> tuple[list[Any], list[Any]]:
+        def call(*moving: Any) -> list[Any]:
+            full = list(values)
+            for position, value in zip(chosen, moving, strict=True):
+                full[position] = value
+            result = equation.primitive.bind(*full, **bind_params)
+            return list(result) if equation.primitive.multiple_results else [result]
+
+        results, moved = jax.jvp(call, [values[k] for k in chosen], tangents)
+        return results, [t for t, keep in zip(moved, kept, strict=True) if keep]
+
+    try:
+        with equation.ctx.manager:
+            traced = jax.make_jaxpr(pushforward)(avals, [avals[k] for k in chosen])
+    except (NotImplementedError, ValueError) as error:
+        where = source_info_util.summarize(source_info)
+        what = f"'{equation.primitive.name}' has no derivative"
+        raise NotDifferentiableError(what, where, error) from error
+    return None if _mixes(traced.jaxpr, len(avals), len(kept)) else traced
+
+
+def _mixes(pushforward: Any, values: int, results: int) -> bool:
+    """Whether one of the first `results` outputs depends on inputs behind the first `values`.
+
+    The derivative of a `pallas_call` is one kernel for value and tangent. Such a program cannot be
+    taken apart into a function and a map that is linear in the tangents.
+    """
+    moving = set(pushforward.invars[values:])
+    for equation in pushforward.eqns:
+        if any(not hasattr(atom, "val") and atom in moving for atom in equation.invars):
+            moving.update(equation.outvars)
+    return any(not hasattr(a, "val") and a in moving for a in pushforward.outvars[:results])
