@@ -57,7 +57,7 @@ def forget() -> None:
     jax.clear_caches()
     clear_caches()
     for name, module in list(sys.modules.items()):
-        if module is not None and name.partition(".")[0] == "graphax_lapl":
+        if name.partition(".")[0] == "graphax_lapl":
             for value in list(vars(module).values()):
                 if hasattr(value, "cache_clear"):
                     value.cache_clear()
@@ -81,7 +81,7 @@ def measure_problem(
         warm_up(problem.operator)
         for name in TASKS:
             methods = {
-                method: lambda make=make, name=name: batched(make(instance.fun), name)  # type: ignore[misc]
+                method: lambda make=make, name=name: batched(make(instance.fun), name)
                 for method, make in METHODS[problem.operator].items()
                 if method in (OURS, *PEERS[problem.operator])
             }

@@ -1,5 +1,7 @@
 """Names of problems in suites that go over several kinds of them: `jacobian.roe_flux`."""
 
+from collections.abc import Iterable
+
 from benchmarks.problems import PROBLEMS, Problem
 from benchmarks.problems.laplacian import LAPLACIAN_PROBLEMS, LaplacianProblem
 from benchmarks.problems.sparse import SPARSE_PROBLEMS, SparseProblem
@@ -10,7 +12,11 @@ AnyProblem = Problem | SparseProblem | LaplacianProblem
 
 def names_of(*kinds: str) -> tuple[str, ...]:
     """All names of these kinds."""
-    tables = {JACOBIAN: PROBLEMS, SPARSE: SPARSE_PROBLEMS, LAPLACIAN: LAPLACIAN_PROBLEMS}
+    tables: dict[str, Iterable[str]] = {
+        JACOBIAN: PROBLEMS,
+        SPARSE: SPARSE_PROBLEMS,
+        LAPLACIAN: LAPLACIAN_PROBLEMS,
+    }
     return tuple(f"{kind}.{name}" for kind in kinds for name in tables[kind])
 
 

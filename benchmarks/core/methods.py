@@ -142,7 +142,7 @@ def time_calls(
     once: dict[str, float] = {}
     slow: list[str] = []
     if hopeless < float("inf"):
-        once = {name: _second_call(call) for name, call in calls.items()}
+        once = {name: _quick(call) for name, call in calls.items()}
         fastest = min(once[name] for name in there)
         slow = [n for n in calls if n not in spared and once[n] > hopeless * fastest]
     for name in slow:
@@ -167,12 +167,14 @@ def time_calls(
     task.rounds = measured.rounds
 
 
-def _second_call(call: Call) -> float:
-    """Seconds of a call that is not the first."""
-    jax.block_until_ready(call())
-    start = time.perf_counter()
-    jax.block_until_ready(call())
-    return time.perf_counter() - start
+def _quick(call: Call) -> float:
+    """Seconds of a call, roughly: the better of the second and the third."""
+    times = []
+    for _ in range(3):
+        start = time.perf_counter()
+        jax.block_until_ready(call())
+        times.append(time.perf_counter() - start)
+    return min(times[1:])
 
 
 def _single(ratio: float) -> Ratio:
