@@ -22,6 +22,7 @@ from jax.flatten_util import ravel_pytree
 from ..errors import InvalidArgumentError
 from ..program.counts import CONVENTIONS, OpCounts, TracedWork, traced_work
 from ..program.laplacian import FirstOrder, Metric
+from ..rules.registry import follows_users_rules
 from .plan import Plan
 from .planning import Prepared
 from .twice import contracted
@@ -131,6 +132,8 @@ def _ways(prepared: Prepared, coefficients: Sequence[Any], ways: dict[str, Way])
             )
             return of_moving(*moving), count, blocks
 
+        if follows_users_rules(prepared.listing):
+            return None
         types = [
             jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x))
             for x in (*prepared.inputs, *coefficients)

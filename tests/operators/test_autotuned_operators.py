@@ -11,12 +11,15 @@ from graphax_lapl import (
     divergence_ve,
     forward_laplacian,
     hessve,
+    jacve,
     laplacian_ve,
     local_kinetic_energy,
     make_plan,
+    register_partial,
     second_order_operator,
 )
 from graphax_lapl.api.planning import clear_caches
+from graphax_lapl.rules.custom import unregister_partial
 from tests.clocks import Clock, Favouring
 
 X = jnp.linspace(0.2, 0.9, 4)
@@ -132,6 +135,28 @@ def test_ways_that_jax_has_not_got_are_left_out(tmp_path):
         divergence_ve(loop, "jax.jacrev")(X)
     with pytest.raises(InvalidOrderError, match=r"'jax.loop'"):
         laplacian_ve(field, "jax.loop")(X)  # not one number
+
+
+def test_a_rule_of_the_users_is_followed(tmp_path):
+    @jax.jit
+    def halved(x):
+        return jnp.sin(x)
+
+    def fun(x):
+        return jnp.sum(halved(x) ** 2)
+
+    # Not the derivative of the sine, so that who follows the rule can be told from who does not.
+    register_partial(halved, lambda x: 0.5 * x)
+    try:
+        expected = laplacian_ve(fun, "forward")(X)
+        assert abs(expected - jnp.trace(jax.hessian(fun)(X))) > 0.1
+        order = tuned(tmp_path, Clock(), candidates=("jax.hessian", "jax.loop", "forward"))
+        np.testing.assert_allclose(laplacian_ve(fun, order)(X), expected, rtol=1e-10)
+        names = ("compressed_forward", "compressed_reverse", "reverse")
+        found = jacve(fun, tuned(tmp_path, Clock(), candidates=names))(X)
+        np.testing.assert_allclose(found, jacve(fun, "forward")(X), rtol=1e-10)
+    finally:
+        unregister_partial(halved)
 
 
 def test_other_operators_time_what_they_have(tmp_path):
