@@ -25,6 +25,7 @@ J. Comput. Phys. 43 (1981) 357-372; wave strengths in the notation of E. F. Toro
 and Numerical Methods for Fluid Dynamics", section 11.2.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -58,8 +59,9 @@ def roe_flux(
     Returns:
         The three scalar fluxes.
     """
-    left, right = _state(rho_left, m_left, e_left), _state(rho_right, m_right, e_right)
-    u, h, _, c2, c = _averages(left, right)
+    left = _state(_of_number, rho_left, m_left, e_left)
+    right = _state(_of_number, rho_right, m_right, e_right)
+    u, h, _, c2, c = _averages(_of_number, left, right)
     d_rho, d_m, d_e = rho_right - rho_left, m_right - m_left, e_right - e_left
     alpha_1, alpha_2, alpha_3 = _strengths(u, h, c2, c, d_rho, d_m, d_e)
 
@@ -101,8 +103,9 @@ def roe_flux_3d(
     Returns:
         Fluxes of mass (scalar), momentum (3,) and energy (scalar).
     """
-    left, right = _state(rho_left, m_left, e_left), _state(rho_right, m_right, e_right)
-    u, h, half, c2, c = _averages(left, right)
+    left = _state(_of_vector, rho_left, m_left, e_left)
+    right = _state(_of_vector, rho_right, m_right, e_right)
+    u, h, half, c2, c = _averages(_of_vector, left, right)
     d_rho, d_m, d_e = rho_right - rho_left, m_right - m_left, e_right - e_left
     normal, along = u[0], u[1:]
     shear = d_m[1:] - along * d_rho
@@ -127,8 +130,8 @@ def roe_flux_3d(
 
 def euler_flux(rho: jax.Array, m: jax.Array, e: jax.Array) -> Scalars3:
     """The physical flux F(U); `roe_flux` of two equal states is this."""
-    u, p = m / rho, _pressure(rho, m, e)
-    return m, m * u + p, u * (e + p)
+    state = _state(_of_number, rho, m, e)
+    return m, m * state.u + state.p, state.u * (e + state.p)
 
 
 class _State(NamedTuple):
@@ -140,18 +143,31 @@ class _State(NamedTuple):
     h: jax.Array
 
 
-def _state(rho: jax.Array, m: jax.Array, e: jax.Array) -> _State:
-    p = _pressure(rho, m, e)
+def _of_number(u: jax.Array) -> jax.Array:
+    """u^2 / 2 of the velocity in one dimension."""
+    return 0.5 * u * u
+
+
+def _of_vector(u: jax.Array) -> jax.Array:
+    """The same in three."""
+    return 0.5 * jnp.sum(u * u)
+
+
+HalfSquare = Callable[[jax.Array], jax.Array]
+
+
+def _state(half_square: HalfSquare, rho: jax.Array, m: jax.Array, e: jax.Array) -> _State:
+    p = (GAMMA - 1.0) * (e - half_square(m) / rho)
     return _State(rho, m / rho, p, (e + p) / rho)
 
 
-def _averages(left: _State, right: _State) -> tuple[jax.Array, ...]:
+def _averages(half_square: HalfSquare, left: _State, right: _State) -> tuple[jax.Array, ...]:
     """Roe's averages: velocity, enthalpy, u^2 / 2, the speed of sound squared and as it is."""
     w_left, w_right = jnp.sqrt(left.rho), jnp.sqrt(right.rho)
     w = w_left + w_right
     u = (w_left * left.u + w_right * right.u) / w
     h = (w_left * left.h + w_right * right.h) / w
-    half = _half_square(u)
+    half = half_square(u)
     c2 = (GAMMA - 1.0) * (h - half)
     return u, h, half, c2, jnp.sqrt(c2)
 
@@ -173,14 +189,6 @@ def _strengths(
     alpha_2 = (GAMMA - 1.0) / c2 * (d_rho * (h - u * u) + u * d_m - d_e)
     alpha_1 = (d_rho * (u + c) - d_m - c * alpha_2) / (2.0 * c)
     return alpha_1, alpha_2, d_rho - alpha_1 - alpha_2
-
-
-def _pressure(rho: jax.Array, m: jax.Array, e: jax.Array) -> jax.Array:
-    return (GAMMA - 1.0) * (e - _half_square(m) / rho)
-
-
-def _half_square(u: jax.Array) -> jax.Array:
-    return 0.5 * u * u if jnp.ndim(u) == 0 else 0.5 * jnp.sum(u * u)
 
 
 def sample(
