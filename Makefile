@@ -3,7 +3,7 @@
 #   make test          the tests (about 12 minutes on 2 cores); TESTS=path/or/args narrows them
 #   make conformance   the long suites (installs the extra `conformance` first)
 #   make peers         the suites of folx and asdex on this library; PEER=folx picks one (Python 3.12)
-#   make bench         the benchmarks; SUITE=name picks one, results go to benchmarks/results/local/
+#   make bench         the benchmarks; SUITE=name picks one, ARGS adds options, results go to benchmarks/results/local/
 #   make lint format format-check typecheck docs clean
 
 PYTHON ?= python3
@@ -12,6 +12,7 @@ EXTRAS ?= dev
 WORKERS ?= 2
 TESTS ?=
 SUITE ?=
+ARGS ?=
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -68,7 +69,7 @@ peers: $(PEERS_STAMP)
 	@status=0; for peer in $(PEER); do $(PEERS_VENV)/bin/python -m tests.peers $$peer || status=1; done; exit $$status
 
 bench: $(STAMP)
-	$(BIN)/python -m benchmarks $(SUITE)
+	$(BIN)/python -m benchmarks $(SUITE) $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

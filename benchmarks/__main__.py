@@ -1,66 +1,97 @@
 """Runs benchmark suites: `python -m benchmarks [SUITE ...]`, all of them by default.
 
-Tables go to the terminal; numbers with their provenance, and the same tables as Markdown, to
-benchmarks/results/local/.
+Numbers with their provenance, and the same as Markdown tables, go to benchmarks/results/local/: one
+JSON file per problem, and SUITE.json and SUITE.md made of all that lie there. With --against the
+ratios to the in-process reference are compared with those of an earlier SUITE.json.
 """
 
 import argparse
-import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.compare import Case
-from benchmarks.demo import run
-from benchmarks.laplacian.__main__ import run as run_laplacian
-from benchmarks.problems import PROBLEMS
-from benchmarks.render import as_json, markdown, terminal
-from benchmarks.sparse.__main__ import run as run_sparse
+from benchmarks.core import supervisor
+from benchmarks.core.regression import changes, read_result
+from benchmarks.core.suite import Settings, Suite
+from benchmarks.render import terminal
+from benchmarks.suites import SUITES
 
-RESULTS = Path(__file__).parent / "results" / "local"
-
-
-def jacobian() -> list[Case]:
-    """Every problem at every batch size that suits it."""
-    return [
-        Case.of(problem, None if batch == 1 else batch)
-        for problem in PROBLEMS.values()
-        for batch in problem.batches
-    ]
-
-
-SUITES: dict[str, Callable[[], list[Case]]] = {"jacobian": jacobian}
-
-#: Suites that compare other things than orders; they run and write their tables themselves.
-OTHERS: dict[str, Callable[..., int]] = {"sparse": run_sparse, "laplacian": run_laplacian}
-NAMES = (*SUITES, *OTHERS)
+DEFAULTS = Settings()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the suites that are named; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"of {', '.join(NAMES)}")
-    parser.add_argument("--rounds", type=int, default=31)
-    parser.add_argument("--max-seconds", type=float, default=20.0, help="timing, per case")
-    options = parser.parse_args(arguments)
-    unknown = sorted(set(options.suites) - set(NAMES))
-    if unknown:
-        parser.error(f"unknown suite {', '.join(unknown)}; there are: {', '.join(NAMES)}")
+    """Runs the suites that are named.
 
-    RESULTS.mkdir(parents=True, exist_ok=True)
+    Returns:
+        The exit status: 1 where a problem did not finish or a ratio has grown.
+    """
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    unknown = sorted(set(options.suites) - set(SUITES))
+    if unknown:
+        parser.error(f"unknown suite {', '.join(unknown)}; there are: {', '.join(SUITES)}")
+    suites = [SUITES[name] for name in options.suites] or list(SUITES.values())
+    known = {name for suite in suites for name in suite.problems}
+    missing = sorted(set(options.problem) - known)
+    if missing:
+        parser.error(f"unknown problem {', '.join(missing)}; there are: {', '.join(sorted(known))}")
+    if options.against is not None and len(suites) != 1:
+        parser.error("--against compares the results of one suite; name it")
+    settings = Settings(
+        rounds=options.rounds, max_seconds=options.max_seconds, without=tuple(options.without)
+    )
+    if options.worker:
+        for name in options.problem:
+            supervisor.worker(suites[0], name, settings)
+        return 0
+    if options.tables:
+        for suite in suites:
+            print(supervisor.write_tables(suite))
+        return 0
+    # The earlier result is read first: it may lie where the new one will.
+    try:
+        earlier = None if options.against is None else read_result(options.against, suites[0].name)
+    except (OSError, ValueError) as error:
+        parser.error(f"--against: {error}")
     failed = 0
-    for name in options.suites or NAMES:
-        if name in OTHERS:
-            failed += OTHERS[name](rounds=options.rounds, max_seconds=options.max_seconds)
-            continue
-        reports = run(
-            SUITES[name](), terminal(), rounds=options.rounds, max_seconds=options.max_seconds
-        )
-        numbers = json.dumps(as_json(reports), indent=1) + "\n"
-        (RESULTS / f"{name}.json").write_text(numbers, encoding="utf-8")
-        tables = "\n".join(markdown(report) for report in reports)
-        (RESULTS / f"{name}.md").write_text(tables, encoding="utf-8")
-    return min(failed, 1)
+    for suite in suites:
+        names = [name for name in suite.problems if name in options.problem]
+        if names or not options.problem:
+            failed += supervisor.run(suite, names, settings)
+            terminal().print(f"{supervisor.RESULTS / suite.name}.md")
+    grown = 0 if earlier is None else _compare(suites[0], earlier, options.problem)
+    return min(failed + grown, 1)
+
+
+def _compare(suite: Suite, earlier: list, names: Sequence[str]) -> int:
+    """Prints which ratios have grown; returns their number."""
+    found = changes(earlier, supervisor.entries_of(suite), suite.ours, names)
+    worse = [change for change in found if change.is_worse]
+    print(f"{len(found)} ratios compared, {len(worse)} worse than the nulls explain")
+    for change in worse:
+        print(f"* {change}")
+    return len(worse)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"of {', '.join(SUITES)}")
+    parser.add_argument(
+        "-p", "--problem", action="append", default=[], help="only this one (may be repeated)"
+    )
+    parser.add_argument("--against", type=Path, metavar="RESULT.json", help="an earlier result")
+    parser.add_argument("--rounds", type=int, default=DEFAULTS.rounds)
+    parser.add_argument(
+        "--max-seconds", type=float, default=DEFAULTS.max_seconds, help="timing, per task"
+    )
+    parser.add_argument(
+        "--without", action="append", default=[], metavar="METHOD", help="leave it out"
+    )
+    parser.add_argument(
+        "--tables", action="store_true", help="only write the tables again, of what lies there"
+    )
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    return parser
 
 
 if __name__ == "__main__":

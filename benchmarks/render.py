@@ -1,6 +1,8 @@
 """Shows reports: as a table in the terminal, as Markdown, as JSON."""
 
+import contextlib
 import dataclasses
+import importlib.metadata
 import platform
 import sys
 from typing import Any
@@ -94,8 +96,18 @@ def provenance() -> dict[str, Any]:
         "python": platform.python_version(),
         "jax": jax.__version__,
         "machine": platform.machine(),
+        "peers": _installed("asdex", "folx", "sparsejac"),
         "devices": [device.device_kind for device in jax.devices()],
     }
+
+
+def _installed(*packages: str) -> list[str]:
+    """Those packages that are here, with their versions."""
+    found = []
+    for name in packages:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found.append(f"{name} {importlib.metadata.version(name)}")
+    return found
 
 
 def as_json(reports: list[Report]) -> dict[str, Any]:

@@ -8,39 +8,10 @@ import numpy as np
 import pytest
 
 from graphax_lapl import Autotune, InvalidArgumentError, jacve, make_plan, value_and_jacve
+from graphax_lapl.api import autotune
+from graphax_lapl.api.plan import Plan
 from graphax_lapl.api.planning import clear_caches
-
-
-class Clock:
-    """Every reading is one second later: all calls take equally long."""
-
-    def __init__(self):
-        self.readings = 0
-
-    def __call__(self):
-        self.readings += 1
-        return float(self.readings)
-
-
-class Favouring(Clock):
-    """Samples of one candidate take a second, those of the others two.
-
-    Candidates take turns in a fixed order, forward in even rounds and backward in odd ones, after
-    two rounds of warm-up.
-    """
-
-    def __init__(self, place, count):
-        super().__init__()
-        self.place, self.count, self.now = place, count, 0.0
-
-    def __call__(self):
-        sample, is_end = divmod(self.readings, 2)
-        self.readings += 1
-        turn, place = divmod(sample, self.count)
-        if turn >= 2 and turn % 2:
-            place = self.count - 1 - place
-        self.now += (1.0 if place == self.place else 2.0) if is_end else 0.0
-        return self.now
+from tests.clocks import Clock, Favouring
 
 
 def fun(x):
@@ -132,7 +103,64 @@ def test_candidates_that_do_not_suit_the_function_are_left_out(tmp_path):
         make_plan(loop, X, order=tuned(tmp_path, Clock(), candidates=("compressed_reverse",)))
 
 
-@pytest.mark.parametrize("options", [{"batch": 0}, {"rounds": 0}, {"candidates": ()}])
+def test_a_sparse_result_is_what_is_timed(tmp_path, monkeypatch):
+    asked = []
+    emit = Plan.emit
+
+    def noted(plan, values, sparse):
+        asked.append(sparse)
+        return emit(plan, values, sparse)
+
+    monkeypatch.setattr(Plan, "emit", noted)
+    order = tuned(tmp_path, Clock(), candidates=("reverse", "forward"))
+    found = jacve(fun, order, sparse_representation=True)(X)
+    np.testing.assert_allclose(found.todense(), EXPECTED, rtol=1e-12)
+    assert set(asked) == {True}
+    jacve(fun, order)(X)  # the dense result has a verdict of its own
+    assert False in asked
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_orders_with_one_program_are_timed_once(tmp_path):
+    clock = Favouring(0, 1)
+    names = ("reverse", "rev", "reverse")
+    make_plan(fun, X, order=tuned(tmp_path, clock, candidates=names, rounds=1))
+    assert clock.readings == 2 * (2 + 1)
+
+
+def test_what_a_batch_shares_has_no_batch_axis(tmp_path, monkeypatch):
+    seen = []
+    arguments = autotune._arguments
+
+    def noted(inputs, batch):
+        made = arguments(inputs, batch)
+        seen.append([x.shape for x in made])
+        return made
+
+    monkeypatch.setattr(autotune, "_arguments", noted)
+    closed_over = jnp.arange(5.0)
+
+    def layer(w, x):
+        return jnp.tanh(w @ x) + closed_over
+
+    w = jnp.ones((5, 5))
+    order = tuned(tmp_path, Clock(), batch=3, shared=(0,), candidates=("reverse", "forward"))
+    found = jacve(layer, order, argnums=1)(w, X)
+    np.testing.assert_allclose(found, jax.jacrev(layer, 1)(w, X), rtol=1e-12)
+    assert seen == [[(5,), (5, 5), (3, 5)]]
+    with pytest.raises(InvalidArgumentError, match="names all arguments of layer"):
+        jacve(layer, tuned(tmp_path, Clock(), batch=3, shared=(0, 1)), argnums=1)(w, X)
+
+
+def test_shapes_alone_can_be_planned(tmp_path):
+    x = jax.ShapeDtypeStruct((5,), jnp.float64)
+    plan = make_plan(fun, x, order=tuned(tmp_path, Favouring(1, len(NAMES))))
+    assert plan.order.method == "autotune (forward)"
+
+
+@pytest.mark.parametrize(
+    "options", [{"batch": 0}, {"rounds": 0}, {"candidates": ()}, {"shared": (-1,)}]
+)
 def test_bad_options(options):
     with pytest.raises(InvalidArgumentError, match=next(iter(options))):
         Autotune(**options)

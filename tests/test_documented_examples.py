@@ -29,7 +29,8 @@ def code(page: Path) -> str:
 @pytest.mark.smoke
 @pytest.mark.usefixtures("standard_promotion", "float32")
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
-def test_page_runs(page):
+def test_page_runs(page, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # verdicts of "autotune"
     exec(compile(code(page), str(page), "exec"), {"__name__": "documented_example"})
 
 

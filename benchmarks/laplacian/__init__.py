@@ -1,7 +1,14 @@
-"""The suite `laplacian`: second order against folx and against Hessian-vector products.
+"""The suite `laplacian`: Laplacians and divergences, as values and in a training step.
 
-    python -m benchmarks laplacian          every problem
-    python -m benchmarks.laplacian NAME     one of them
+    python -m benchmarks laplacian
 
-folx is timed where it is installed (`pip install -e ".[peers]"`).
+The peer folx is timed where it is installed (`pip install -e ".[peers]"`).
 """
+
+from benchmarks.core.suite import Suite
+from benchmarks.laplacian.measure import measure_problem
+from benchmarks.laplacian.methods import OURS
+from benchmarks.laplacian.tables import tables
+from benchmarks.problems.laplacian import LAPLACIAN_PROBLEMS
+
+SUITE = Suite("laplacian", tuple(LAPLACIAN_PROBLEMS), measure_problem, tables, (OURS,))

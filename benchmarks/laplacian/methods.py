@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from benchmarks.sparse.methods import peer
+from benchmarks.core.methods import peer
 from graphax_lapl import divergence_ve, laplacian_ve
 
 Fun = Callable[[Any, jax.Array], jax.Array]

@@ -1,117 +1,103 @@
 """Markdown tables of the suite `laplacian`, from the numbers that its runs left behind."""
 
-from typing import Any
-
+from benchmarks.core.methods import FUNCTION
+from benchmarks.core.suite import Reports
+from benchmarks.core.tables import (
+    Plain,
+    floor_cells,
+    geometric_mean,
+    median,
+    memory,
+    named,
+    null,
+    number,
+    preparation,
+    ratio,
+    seconds,
+    table,
+)
+from benchmarks.laplacian.measure import TASKS
 from benchmarks.laplacian.methods import OURS
-from benchmarks.render import si
-from benchmarks.sparse.tables import _table
 
 FOLX = "folx 6"
 HEADER = (
     "problem",
     "ours",
-    "ours / best peer",
     "best peer",
+    "ours / peer",
+    "null",
     "ours / f",
-    "training, ours",
-    "ours / best peer",
-    "best peer",
+    "floor",
+    "ours / floor",
     "trace + compile ours",
-    "folx 6",
-    "training, ours",
-    "folx 6",
-    "temp ours / best peer",
-    "training",
+    FOLX,
+    "temp ours",
+    "peer",
     "error",
 )
 CAPTION = (
     "Ratios of times, medians of interleaved rounds, float32, a batch under `vmap` in one `jit`. "
     "training: the gradient with respect to the parameters of the mean square of the values. "
-    "f: the function over the batch. trace: planning and lowering included. temp: temporary memory "
-    "of the compiled program. error: against the trace of `jax.hessian` (a divergence: of "
-    "`jax.jacfwd`) at a small size in float64, relative."
+    "null: quartiles of the best peer against itself. f: the function over the batch (training: "
+    "its gradient). floor: the slower of f and writing the results. trace: planning and lowering "
+    "included. temp: temporary memory of the compiled program. error: against the trace of "
+    "`jax.hessian` (a divergence: of `jax.jacfwd`) at a small size in float64, relative."
 )
 
 
-def main_table(reports: list[dict[str, Any]]) -> str:
-    """One line per problem; reports as `dataclasses.asdict` makes them."""
-    return _table(HEADER, [_row(report) for report in reports])
+def tables(reports: Reports) -> str:
+    """For each task the main table, ratios to every peer, and the geometric mean."""
+    parts = [CAPTION, ""]
+    for task in TASKS:
+        mean = geometric_mean(_to_peer(report, task) for report in reports)
+        parts += [
+            f"{task.capitalize()}, geometric mean of ours / peer {number(mean)}:",
+            "",
+            main_table(reports, task),
+            f"{task.capitalize()}, by peer:",
+            "",
+            peers_table(reports, task),
+        ]
+    return "\n".join(parts)
 
 
-def peers_table(reports: list[dict[str, Any]], task: str) -> str:
-    """The time of ours divided by that of each peer, for one task."""
+def main_table(reports: Reports, task: str) -> str:
+    """One line per problem."""
+    return table(HEADER, [_row(report, report["tasks"].get(task, {})) for report in reports])
+
+
+def peers_table(reports: Reports, task: str) -> str:
+    """The time of ours divided by that of each peer."""
+    found = [report["tasks"].get(task, {}) for report in reports]
     names = list(
-        dict.fromkeys(
-            name for report in reports for name in report["tasks"].get(task, {}).get("ratios", {})
-        )
+        dict.fromkeys(n for content in found for n in content.get("ratios", {}).get(OURS, {}))
     )
     rows = [
-        (report["name"], *(_ratio(report["tasks"].get(task, {}), name) for name in names))
-        for report in reports
+        (report["name"], *(ratio(content, OURS, name) for name in names))
+        for report, content in zip(reports, found, strict=True)
     ]
-    return _table(("problem", *(f"ours / {name}" for name in names)), rows)
+    return table(("problem", *(f"ours / {name}" for name in names)), rows)
 
 
-def notes(reports: list[dict[str, Any]]) -> str:
-    """One line for each method that failed or that has something to say."""
-    return "\n".join(
-        f"* {report['name']}, {task}, {name}: {outcome['note']}"
-        for report in reports
-        for task, found in report["tasks"].items()
-        for name, outcome in found["outcomes"].items()
-        if outcome["note"]
-    )
+def _to_peer(report: Plain, task: str) -> float | None:
+    content = report["tasks"].get(task, {})
+    return median(content, OURS, content.get("reference"))
 
 
-def _row(report: dict[str, Any]) -> tuple[str, ...]:
-    value, training = (report["tasks"].get(task, {}) for task in ("value", "training"))
+def _row(report: Plain, task: Plain) -> tuple[str, ...]:
+    peer = task.get("reference")
+    error = report["facts"].get("error")
     return (
         report["name"],
-        _seconds(value, OURS),
-        _ratio(value, value.get("best")),
-        _peer(value),
-        _ratio(value, "f"),
-        _seconds(training, OURS),
-        _ratio(training, training.get("best")),
-        _peer(training),
-        *(_preparation(task, name) for task in (value, training) for name in (OURS, FOLX)),
-        *(_memory(task) for task in (value, training)),
-        "-" if report["agreement"] is None else f"{report['agreement']:.0e}",
+        seconds(task, OURS),
+        named(task, peer),
+        ratio(task, OURS, peer),
+        null(task),
+        ratio(task, OURS, FUNCTION),
+        *floor_cells(task, OURS),
+        preparation(task, OURS),
+        preparation(task, FOLX),
+        memory(task, OURS),
+        memory(task, peer),
+        "-" if error is None else f"{error:.0e}",
     )
-
-
-def _outcome(task: dict[str, Any], name: str | None) -> dict[str, Any]:
-    found: dict[str, Any] = task.get("outcomes", {}).get(name) or {}
-    return found
-
-
-def _seconds(task: dict[str, Any], name: str | None) -> str:
-    seconds = _outcome(task, name).get("seconds")
-    return "-" if seconds is None else si(seconds, "s")
-
-
-def _peer(task: dict[str, Any]) -> str:
-    best = task.get("best")
-    return "-" if best is None else f"{best}, {_seconds(task, best)}"
-
-
-def _preparation(task: dict[str, Any], name: str) -> str:
-    outcome = _outcome(task, name)
-    if outcome.get("compile_seconds") is None:
-        return "-"
-    return f"{outcome['trace_seconds']:.1f} + {outcome['compile_seconds']:.1f} s"
-
-
-def _memory(task: dict[str, Any]) -> str:
-    ours, peer = (_outcome(task, name).get("temp_bytes") for name in (OURS, task.get("best")))
-    if ours is None or peer is None:
-        return "-"
-    return f"{si(ours, 'B')} / {si(peer, 'B')}"
-
-
-def _ratio(task: dict[str, Any], name: str | None) -> str:
-    ratio = task.get("ratios", {}).get(name)
-    if ratio is None:
-        return "-"
-    median = float(ratio["median"])
-    return f"{median:.2g}" if median < 0.1 else f"{median:.2f}" if median < 10 else f"{median:.0f}"

@@ -14,14 +14,12 @@ from benchmarks.problems import (
     propane_combustion,
     robot_arm,
     roe_flux,
-    roe_flux_3d,
     training,
 )
 from benchmarks.problems.problem import Problem
 
 _FAMILIES = (
     roe_flux,
-    roe_flux_3d,
     robot_arm,
     brusselator,
     human_heart_dipole,

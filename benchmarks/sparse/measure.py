@@ -1,124 +1,84 @@
 """Measures one sparse problem; every method has a time limit and may fail without the others."""
 
-import contextlib
-import signal
-import types
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from benchmarks.problems.sparse import Instance, SparseProblem
-from benchmarks.sparse.methods import METHODS, OURS, Prepared, Unavailable, compiled
-from benchmarks.timing import Ratio, measure
+from benchmarks.core.methods import WRITES, Call, attempted, compiled, time_calls, writes
+from benchmarks.core.suite import OnStep, Outcome, Report, Settings, Task, ignore
+from benchmarks.core.supervisor import TIMING
+from benchmarks.problems.sparse import SPARSE_PROBLEMS, Instance
+from benchmarks.sparse.methods import METHODS, OURS, Prepared
 from graphax_lapl import jacve
 
 SEED = 0
+LARGE, DENSE = "sparse", "dense"
 DENSE_SIZE = 50  # numbers in x when dense derivatives are compared
 REFERENCE = "by hand"
 
-
-@dataclass
-class Outcome:
-    """What is known about one method on one problem."""
-
-    nse: int | None = None
-    colours: int | None = None
-    plan_seconds: float | None = None
-    compile_seconds: float | None = None
-    temp_bytes: int | None = None
-    error: float | None = None
-    seconds: float | None = None
-    note: str = ""
-
-
-@dataclass
-class SparseReport:
-    """What is known about one problem.
-
-    Attributes:
-        name: of the problem.
-        kind: which derivative.
-        shape: rows and columns.
-        nse: number of nonzeros of the derivative by hand.
-        outcomes: by method.
-        ratios: `{above: {below: ratio}}` of times, medians over interleaved rounds.
-        null: the derivative by hand against itself.
-        rounds: of the timer.
-    """
-
-    name: str
-    kind: str
-    shape: tuple[int, int]
-    nse: int
-    outcomes: dict[str, Outcome] = field(default_factory=dict)
-    ratios: dict[str, dict[str, Ratio]] = field(default_factory=dict)
-    null: Ratio | None = None
-    rounds: int = 0
-
-
-@contextlib.contextmanager
-def limit(seconds: float) -> Iterator[None]:
-    """Raises TimeoutError in the body after so many seconds, once it runs Python again."""
-
-    def stop(number: int, frame: types.FrameType | None) -> None:
-        raise TimeoutError(f"more than {seconds:g} s")
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+#: Problems that are also compared with JAX's dense derivatives, at about 50 variables.
+SMALL = (
+    "burgers_slices_1e4",
+    "lorenz96",
+    "lotka_volterra",
+    "mass_action",
+    "arrowhead",
+    "robertson_chain",
+    "rosenbrock",
+    "powell",
+)
 
 
 def measure_problem(
-    problem: SparseProblem,
+    report: Report,
+    settings: Settings = Settings(),  # noqa: B008
+    on_step: OnStep = ignore,
     *,
     size: int | None = None,
-    rounds: int = 31,
-    max_seconds: float = 6.0,
-    method_seconds: float = 60.0,
-    on_step: Callable[[SparseReport, str], None] = lambda report, step: None,
-) -> SparseReport:
+) -> None:
     """Prepares every method on a problem and times those that work, interleaved, in float32.
 
     Args:
-        problem: what to differentiate.
-        size: its n; that of the benchmark by default.
-        rounds: rounds of the timer.
-        max_seconds: time for these rounds, in seconds.
-        method_seconds: time for preparing one method, in seconds; it is given up after that.
+        report: where to; it has the problem's name.
+        settings: how.
         on_step: called with what is known so far and with what happens next.
-
-    Returns:
-        Outcomes and ratios; a method that failed has a note that says how.
+        size: n of the problem; that of the benchmark by default.
     """
+    problem = SPARSE_PROBLEMS[report.name]
     with jax.enable_x64(False):
         instance = problem.make(size or problem.size, jnp.float32, SEED)
         out = jax.eval_shape(instance.fun, instance.x).size
-        shape = (out if problem.kind == "jacobian" else instance.x.size, instance.x.size)
-        report = SparseReport(problem.name, problem.kind, shape, instance.nse)
+        rows = out if problem.kind == "jacobian" else instance.x.size
+        report.facts |= {
+            "kind": problem.kind,
+            "shape": [rows, instance.x.size],
+            "nse": instance.nse,
+        }
         _warm_up(instance, problem.kind)
-        calls = {}
+        task, calls = Task(), {}
+        report.tasks[LARGE] = task
         for name, method in METHODS.items():
             on_step(report, name)
-            prepared, outcome = _prepare(method, instance, problem.kind, method_seconds)
-            report.outcomes[name] = outcome
-            if prepared is not None:
-                calls[name] = prepared.call
-        on_step(report, "timing")
-        _time(report, calls, instance.x, rounds, max_seconds)
-    return report
+            if name in settings.without:
+                task.outcomes[name] = Outcome(note="left out")
+                continue
+            call, task.outcomes[name] = prepare(
+                method, instance, problem.kind, settings.method_seconds
+            )
+            if call is not None:
+                calls[name] = call
+        on_step(report, TIMING)
+        calls[WRITES] = writes(jax.ShapeDtypeStruct((instance.nse,), jnp.float32))
+        time_calls(task, calls, (REFERENCE,), settings)
+        if report.name in SMALL:
+            measure_dense(report, settings)
 
 
-def measure_dense(
-    problem: SparseProblem, *, rounds: int = 31, max_seconds: float = 2.0
-) -> SparseReport:
+def measure_dense(report: Report, settings: Settings) -> None:
     """A small instance, where the dense derivatives of JAX are the ones to beat."""
+    problem = SPARSE_PROBLEMS[report.name]
     scale = problem.make(problem.small, jnp.float32, SEED).x.size / problem.small
     size = max(problem.small, round(DENSE_SIZE / scale / 4) * 4)
     with jax.enable_x64(False):
@@ -128,18 +88,22 @@ def measure_dense(
             if problem.kind == "jacobian"
             else {"jax.hessian": jax.hessian(instance.fun)}
         )
-        ours = instance.fun if problem.kind == "jacobian" else jax.grad(instance.fun)
-        out = jax.eval_shape(ours, instance.x).size
-        report = SparseReport(problem.name, problem.kind, (out, instance.x.size), instance.nse)
-        calls = {name: compiled(fun, instance.x)[0] for name, fun in dense.items()}
-        calls["ours, dense"] = compiled(jacve(ours), instance.x)[0]
-        report.outcomes = {name: Outcome() for name in calls}
-        for name in ("ours", "ours, data", "by hand", "asdex"):
-            prepared, report.outcomes[name] = _prepare(METHODS[name], instance, problem.kind, 60.0)
-            if prepared is not None:
-                calls[name] = prepared.call
-        _time(report, calls, instance.x, rounds, max_seconds)
-    return report
+        gradient = instance.fun if problem.kind == "jacobian" else jax.grad(instance.fun)
+        out = jax.eval_shape(gradient, instance.x).size
+        report.facts["small shape"] = [out, instance.x.size]
+        task, calls = Task(), {}
+        report.tasks[DENSE] = task
+        for name, fun in {**dense, "ours, dense": jacve(gradient)}.items():
+            call, task.outcomes[name] = compiled(fun, instance.x)
+            calls[name] = _call(call, instance.x)
+        for name in ("ours", "ours, data", "by hand", "f", "asdex"):
+            small, task.outcomes[name] = prepare(
+                METHODS[name], instance, problem.kind, settings.method_seconds
+            )
+            if small is not None:
+                calls[name] = small
+        calls[WRITES] = writes(jax.ShapeDtypeStruct((out, instance.x.size), jnp.float32))
+        time_calls(task, calls, tuple(dense), settings)
 
 
 def _warm_up(instance: Instance, kind: str) -> None:
@@ -149,45 +113,15 @@ def _warm_up(instance: Instance, kind: str) -> None:
     jax.block_until_ready(jax.jit(instance.fun)(instance.x))
 
 
-def _prepare(
+def prepare(
     method: Callable[[Instance, str], Prepared], instance: Instance, kind: str, seconds: float
-) -> tuple[Prepared | None, Outcome]:
-    try:
-        with limit(seconds):
-            prepared = method(instance, kind)
-    except (Unavailable, TimeoutError) as error:
-        return None, Outcome(note=str(error))
-    except Exception as error:  # a peer may raise anything; the table says what
-        return None, Outcome(note=f"raises {type(error).__name__}: {str(error)[:200]}")
-    outcome = Outcome(
-        prepared.nse,
-        prepared.colours,
-        prepared.plan_seconds,
-        prepared.compile_seconds,
-        prepared.temp_bytes,
-        prepared.error,
-        note=prepared.note,
-    )
-    return prepared, outcome
+) -> tuple[Call | None, Outcome]:
+    """The compiled call of a method, None where it fails."""
+    found, note = attempted(lambda: method(instance, kind), seconds)
+    if found is None:
+        return None, Outcome(note=note)
+    return _call(found.call, instance.x), found.outcome
 
 
-def _time(
-    report: SparseReport,
-    calls: dict[str, Callable[..., Any]],
-    x: jax.Array,
-    rounds: int,
-    max_seconds: float,
-) -> None:
-    measured = measure(
-        {name: lambda call=call: call(x) for name, call in calls.items()},  # type: ignore[misc]
-        references=(REFERENCE,),
-        rounds=rounds,
-        max_seconds=max_seconds,
-    )
-    for name in calls:
-        report.outcomes[name].seconds = measured.median_seconds(name)
-        report.ratios[name] = {
-            other: measured.ratio(name, to=other) for other in calls if other != name
-        }
-    report.null = measured.null(REFERENCE)
-    report.rounds = measured.rounds
+def _call(fun: Callable[[jax.Array], Any], x: jax.Array) -> Call:
+    return lambda: fun(x)

@@ -4,11 +4,9 @@ Each is prepared up to a compiled function from x to the array of its entries, a
 that took, how many entries it stores and how much memory the compiled program takes.
 """
 
-import importlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from types import ModuleType
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -16,6 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import sparse as jax_sparse
 
+from benchmarks.core.methods import Unavailable, compiled, peer
+from benchmarks.core.suite import Outcome
 from benchmarks.problems.sparse import Instance
 from graphax_lapl import hessve, jacve
 
@@ -35,99 +35,54 @@ ASDEX_MODES = {
 CONFLICT_LIMIT = 3_000_000
 
 
-class Unavailable(Exception):
-    """A method cannot be measured here; the message says why."""
-
-
 @dataclass(frozen=True)
 class Prepared:
     """A method, ready to be timed.
 
     Attributes:
         call: compiled function from x to the entries.
-        nse: number of entries that it stores, None where no matrix is stored.
-        plan_seconds: tracing, and planning or detection and colouring.
-        compile_seconds: XLA's part.
-        temp_bytes: temporary memory of the compiled program.
-        colours: number of compressed rows or columns.
-        error: largest difference from the derivative by hand, relative to its largest entry, at the
-            benchmark's size and in its precision.
-        note: what a reader should know.
+        outcome: what is known before it is timed; the error is the largest difference from the
+            derivative by hand, relative to its largest entry, at the benchmark's size and in its
+            precision.
     """
 
     call: Callable[[jax.Array], Any]
-    nse: int | None
-    plan_seconds: float
-    compile_seconds: float
-    temp_bytes: int | None
-    colours: int | None = None
-    error: float | None = None
-    note: str = ""
-
-
-def peer(name: str) -> ModuleType:
-    """An optional package.
-
-    Raises:
-        Unavailable: it is not installed.
-    """
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise Unavailable(
-            f'{name} does not import here ({error}); install it with pip install -e ".[peers]"'
-        ) from error
-
-
-def compiled(
-    fun: Callable[[jax.Array], Any], x: jax.Array
-) -> tuple[Callable[[jax.Array], Any], float, float, int | None]:
-    """Jitted function, seconds to trace and to compile it, bytes of temporary memory."""
-    jitted = jax.jit(fun)
-    start = time.perf_counter()
-    lowered = jitted.lower(x)
-    traced = time.perf_counter()
-    program = lowered.compile()
-    done = time.perf_counter()
-    memory = program.memory_analysis()
-    temp = None if memory is None else int(memory.temp_size_in_bytes)
-    return jitted, traced - start, done - traced, temp
+    outcome: Outcome
 
 
 def ours(instance: Instance, kind: str) -> Prepared:
     """This package: the `SparseJacobian`, what a caller of the jitted derivative gets."""
     derivative = OURS[kind](instance.fun)
-    call, plan, build, temp = compiled(derivative, instance.x)
+    call, outcome = compiled(derivative, instance.x)
     result = call(instance.x)
     matrix = result.to_bcoo()
     rows, cols = np.asarray(matrix.indices).T
     error = _error(instance, rows, cols, np.asarray(matrix.data))
     stored = sum(array.size for array in result.arrays)
     note = f"{len(result.structure.terms)} terms that read {len(result.arrays)} arrays, {stored:,}"
-    return Prepared(call, matrix.nse, plan, build, temp, error=error, note=f"{note} numbers")
+    return Prepared(call, replace(outcome, nse=matrix.nse, error=error, note=f"{note} numbers"))
 
 
 def ours_data(instance: Instance, kind: str) -> Prepared:
     """This package, as one array of entries in row-major order (`to_bcoo().data`)."""
     derivative = OURS[kind](instance.fun)
-    call, plan, build, temp = compiled(lambda x: derivative(x).to_bcoo().data, instance.x)
+    call, outcome = compiled(lambda x: derivative(x).to_bcoo().data, instance.x)
     matrix = derivative(instance.x).to_bcoo()
     rows, cols = np.asarray(matrix.indices).T
     error = _error(instance, rows, cols, np.asarray(call(instance.x)))
-    return Prepared(call, matrix.nse, plan, build, temp, error=error)
+    return Prepared(call, replace(outcome, nse=matrix.nse, error=error))
 
 
 def by_hand(instance: Instance, kind: str) -> Prepared:
     """What somebody writes who knows the structure."""
-    call, plan, build, temp = compiled(instance.by_hand, instance.x)
-    return Prepared(call, instance.nse, plan, build, temp)
+    call, outcome = compiled(instance.by_hand, instance.x)
+    return Prepared(call, replace(outcome, nse=instance.nse))
 
 
 def function(instance: Instance, kind: str) -> Prepared:
     """The function itself, for a Hessian with its gradient."""
     fun = instance.fun if kind == "jacobian" else jax.value_and_grad(instance.fun)
-    call, plan, build, temp = compiled(fun, instance.x)
-    return Prepared(call, None, plan, build, temp)
+    return Prepared(*compiled(fun, instance.x))
 
 
 def asdex(instance: Instance, kind: str) -> Prepared:
@@ -149,19 +104,18 @@ def asdex(instance: Instance, kind: str) -> Prepared:
             continue
         fewest = min(fewest or colouring.num_colors, colouring.num_colors)
         derivative = getattr(package, f"{kind}_from_coloring")(instance.fun, colouring)
-        call, plan, build, temp = compiled(_data_of(derivative), instance.x)
+        call, outcome = compiled(_data_of(derivative), instance.x)
         data = np.asarray(call(instance.x))
         error = _error(instance, np.asarray(pattern.rows), np.asarray(pattern.cols), data)
-        prepared = Prepared(
-            call,
-            pattern.nnz,
-            seconds + plan,
-            build,
-            temp,
-            colouring.num_colors,
-            error,
-            f"{mode}, {colouring.num_colors} colours",
+        found = replace(
+            outcome,
+            trace_seconds=seconds + (outcome.trace_seconds or 0.0),
+            nse=pattern.nnz,
+            colours=colouring.num_colors,
+            error=error,
+            note=f"{mode}, {colouring.num_colors} colours",
         )
+        prepared = Prepared(call, found)
         candidates.append((_quick(call, instance.x), prepared))
     return min(candidates, key=lambda candidate: candidate[0])[1]
 
@@ -181,9 +135,10 @@ def sparsejac(instance: Instance, kind: str) -> Prepared:
     start = time.perf_counter()
     derivative = package.jacfwd(fun, jax_sparse.BCOO((ones, indices), shape=shape))
     seconds = time.perf_counter() - start
-    call, plan, build, temp = compiled(_data_of(derivative), instance.x)
+    call, outcome = compiled(_data_of(derivative), instance.x)
     error = _error(instance, rows, cols, np.asarray(call(instance.x)))
-    return Prepared(call, len(rows), seconds + plan, build, temp, error=error)
+    planned = seconds + (outcome.trace_seconds or 0.0)
+    return Prepared(call, replace(outcome, trace_seconds=planned, nse=len(rows), error=error))
 
 
 METHODS: dict[str, Callable[[Instance, str], Prepared]] = {

@@ -1,20 +1,36 @@
 """Markdown tables of the suite `sparse`, from the numbers that its runs left behind."""
 
-from typing import Any
-
-from benchmarks.render import si
+from benchmarks.core.suite import Reports
+from benchmarks.core.tables import (
+    Plain,
+    floor_cells,
+    geometric_mean,
+    median,
+    named,
+    null,
+    number,
+    outcome,
+    preparation,
+    ratio,
+    seconds,
+    table,
+)
+from benchmarks.sparse.measure import DENSE, LARGE
 
 HEADER = (
     "problem",
     "ours",
     "ours / asdex",
     "ours / hand",
+    "null",
     "data",
     "data / asdex",
     "data / hand",
     "asdex / hand",
     "sparsejac / asdex",
     "ours / f",
+    "floor",
+    "ours / floor",
     "nse ours / asdex / true",
     "plan+compile ours",
     "asdex",
@@ -27,6 +43,7 @@ DENSE_HEADER = (
     "problem",
     "shape",
     "best of JAX",
+    "null",
     "ours / JAX",
     "data / JAX",
     "ours, dense / JAX",
@@ -41,90 +58,87 @@ CAPTION = (
     "several terms read is returned once. data: all entries in one array in row-major order "
     "(`to_bcoo().data`), as asdex and sparsejac return them. hand: written on the structure, "
     "one array per band or block, known numbers written out. f: the function (for a Hessian with "
-    "its gradient). nse: "
+    "its gradient). floor: the slower of f and writing the true entries once. null: quartiles of "
+    "hand (for dense derivatives: of the best of JAX) against itself. nse: "
     "stored entries. temp: temporary memory of the compiled program in units of the true entries' "
     "size. plan+compile: for asdex detection, colouring and compilation."
 )
 
 
-def sparse_table(reports: list[dict[str, Any]]) -> str:
-    """The main table; reports as `dataclasses.asdict` makes them."""
-    return _table(HEADER, [_row(report) for report in reports])
+def tables(reports: Reports) -> str:
+    """The main table, small instances against dense derivatives, and geometric means."""
+    found = [report["tasks"].get(LARGE, {}) for report in reports]
+    means = [
+        (f"{above} / {below}", number(geometric_mean(median(task, above, below) for task in found)))
+        for above in ("ours", "ours, data")
+        for below in ("asdex", "by hand")
+    ]
+    return "\n".join(
+        [
+            CAPTION,
+            "",
+            sparse_table(reports),
+            table(("geometric means", "ratio"), means),
+            "About 50 variables, against the better of JAX's dense derivatives:",
+            "",
+            dense_table(reports),
+        ]
+    )
 
 
-def dense_table(reports: list[dict[str, Any]]) -> str:
+def sparse_table(reports: Reports) -> str:
+    """The main table."""
+    return table(HEADER, [_row(report, report["tasks"].get(LARGE, {})) for report in reports])
+
+
+def dense_table(reports: Reports) -> str:
     """Small instances against JAX's dense derivatives."""
     rows = []
     for report in reports:
-        jax_names = [name for name in report["outcomes"] if name.startswith("jax.")]
-        best = min(jax_names, key=lambda name: float(report["outcomes"][name]["seconds"]))
+        task = report["tasks"].get(DENSE, {})
+        best = task.get("reference")
+        if best is None:
+            continue
         rows.append(
             (
                 report["name"],
-                f"{report['shape'][0]} x {report['shape'][1]}",
-                f"{best}, {si(report['outcomes'][best]['seconds'], 's')}",
+                " x ".join(map(str, report["facts"]["small shape"])),
+                named(task, best),
+                null(task),
                 *(
-                    _ratio(report, name, best)
+                    ratio(task, name, best)
                     for name in ("ours", "ours, data", "ours, dense", "asdex", "by hand")
                 ),
             )
         )
-    return _table(DENSE_HEADER, rows)
+    return table(DENSE_HEADER, rows)
 
 
-def notes(reports: list[dict[str, Any]]) -> str:
-    """One line for each method that failed or that has something to say."""
-    return "\n".join(
-        f"* {report['name']}, {name}: {outcome['note']}"
-        for report in reports
-        for name, outcome in report["outcomes"].items()
-        if outcome["note"]
-    )
-
-
-def _row(report: dict[str, Any]) -> tuple[str, ...]:
-    ours, data, asdex, f = (
-        report["outcomes"].get(name) or {} for name in ("ours", "ours, data", "asdex", "f")
-    )
-    size = 4 * report["nse"]
+def _row(report: Plain, task: Plain) -> tuple[str, ...]:
+    facts = report["facts"]
+    ours, data, asdex, f = (outcome(task, name) for name in ("ours", "ours, data", "asdex", "f"))
+    size = 4 * facts["nse"]
     return (
-        report["name"] + (" (H)" if report["kind"] == "hessian" else ""),
-        "-" if not ours.get("seconds") else si(ours["seconds"], "s"),
-        _ratio(report, "ours", "asdex"),
-        _ratio(report, "ours", "by hand"),
-        "-" if not data.get("seconds") else si(data["seconds"], "s"),
-        _ratio(report, "ours, data", "asdex"),
-        _ratio(report, "ours, data", "by hand"),
-        _ratio(report, "asdex", "by hand"),
-        _ratio(report, "sparsejac", "asdex"),
-        _ratio(report, "ours", "f"),
+        report["name"] + (" (H)" if facts["kind"] == "hessian" else ""),
+        seconds(task, "ours"),
+        ratio(task, "ours", "asdex"),
+        ratio(task, "ours", "by hand"),
+        null(task),
+        seconds(task, "ours, data"),
+        ratio(task, "ours, data", "asdex"),
+        ratio(task, "ours, data", "by hand"),
+        ratio(task, "asdex", "by hand"),
+        ratio(task, "sparsejac", "asdex"),
+        ratio(task, "ours", "f"),
+        *floor_cells(task, "ours"),
         " / ".join(
             "-" if value is None else f"{value:,}"
-            for value in (ours.get("nse"), asdex.get("nse"), report["nse"])
+            for value in (ours.get("nse"), asdex.get("nse"), facts["nse"])
         ),
-        *(_preparation(outcome) for outcome in (ours, asdex)),
+        preparation(task, "ours"),
+        preparation(task, "asdex"),
         *(
-            "-" if outcome.get("temp_bytes") is None else f"{outcome['temp_bytes'] / size:.1f}"
-            for outcome in (ours, data, asdex, f)
+            "-" if found.get("temp_bytes") is None else f"{found['temp_bytes'] / size:.1f}"
+            for found in (ours, data, asdex, f)
         ),
     )
-
-
-def _preparation(outcome: dict[str, Any]) -> str:
-    if outcome.get("plan_seconds") is None:
-        return "-"
-    return f"{outcome['plan_seconds']:.2f} + {outcome['compile_seconds']:.2f} s"
-
-
-def _ratio(report: dict[str, Any], above: str, below: str) -> str:
-    ratio = report["ratios"].get(above, {}).get(below)
-    if ratio is None:
-        return "-"
-    median = float(ratio["median"])
-    return f"{median:.2g}" if median < 0.1 else f"{median:.2f}" if median < 10 else f"{median:.0f}"
-
-
-def _table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    lines = ["| " + " | ".join(header) + " |", "| --- |" + " ---: |" * (len(header) - 1)]
-    lines += ["| " + " | ".join(row) + " |" for row in rows]
-    return "\n".join(lines) + "\n"

@@ -8,7 +8,7 @@ import importlib.util
 import json
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,10 @@ from elimination_orders import StoredText, cache_folder
 from ..errors import InvalidArgumentError
 from .plan import Plan
 
-__all__ = ["CANDIDATES", "Autotune", "measured_winner"]
+__all__ = ["CANDIDATES", "Autotune", "as_autotune", "measured_winner"]
 
-#: Candidates by default. The last two evaluate by colours what a user would have written with
-#: `jax.jacfwd` and `jax.jacrev`: where nothing is sparse, they are just that.
+#: Candidates for a Jacobian by default. The last two evaluate by colours what a user would have
+#: written with `jax.jacfwd` and `jax.jacrev`: where nothing is sparse, they are just that.
 CANDIDATES = (
     "auto",
     "reverse",
@@ -34,7 +34,7 @@ CANDIDATES = (
     "compressed_reverse",
 )
 #: Part of every key: raise it when a verdict changes its meaning.
-FORMAT = 1
+FORMAT = 2
 #: Rounds that are thrown away: the first fills caches.
 WARM_UP = 2
 
@@ -49,8 +49,15 @@ class Autotune:
     Attributes:
         batch: how many samples are evaluated at once by `jax.vmap`. What is fastest depends on it,
             and a call under `jax.vmap` cannot see it. None: one.
-        candidates: orders that are timed, as `jacve` takes them by name. One that does not suit
-            the function (compressed evaluation of a complex function, say) is left out.
+        shared: positions of the arguments that all samples of a batch share (`in_axes` None), such
+            as the parameters of a network. Arrays that the function closes over are always shared.
+        candidates: orders that are timed, by name. One that does not suit the function (compressed
+            evaluation of a complex function, say) is left out, and so is one whose program is that
+            of an earlier one. None: for a Jacobian "auto", "reverse", "forward", "markowitz",
+            "compressed_forward" and "compressed_reverse"; for other operators the orders that suit
+            them and JAX's own ways, which have names too: "jax.hessian" (for a Laplacian its
+            trace), "jax.loop" (a Laplacian by one Hessian-vector product after the other),
+            "jax.jacfwd" and "jax.jacrev" (their traces, for a divergence).
         rounds: how often each candidate is sampled; they take turns, and medians are compared.
         seconds: length of a sample, in seconds: quick programs are called repeatedly.
         progress: show a progress bar where rich is installed.
@@ -58,11 +65,12 @@ class Autotune:
         clock: returns the time in seconds.
 
     Raises:
-        InvalidArgumentError: for sizes that are not positive, or no candidates.
+        InvalidArgumentError: for sizes that are not positive, negative positions, or no candidates.
     """
 
     batch: int | None = None
-    candidates: tuple[str, ...] = CANDIDATES
+    shared: tuple[int, ...] = ()
+    candidates: tuple[str, ...] | None = None
     rounds: int = 7
     seconds: float = 2e-3
     progress: bool = False
@@ -75,14 +83,43 @@ class Autotune:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise InvalidArgumentError(f"{name} must be at least {least}, got {value!r}.")
-        if not self.candidates:
+        if any(position < 0 for position in self.shared):
+            raise InvalidArgumentError(
+                f"shared must hold positions of arguments, none of them negative, got "
+                f"{self.shared!r}."
+            )
+        if self.candidates is not None and not self.candidates:
             raise InvalidArgumentError(
                 f"candidates must name at least one order, for example {CANDIDATES[1:3]!r}."
             )
 
 
+def as_autotune(order: Any) -> Autotune | None:
+    """What to measure, where an order says that something is to be measured."""
+    if isinstance(order, str) and order.lower() == "autotune":
+        return Autotune()
+    return order if isinstance(order, Autotune) else None
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a plan is run on.
+
+    Attributes:
+        values: of every input of the program: arrays, tracers or shapes.
+        own: for every input whether each sample of a batch has its own.
+    """
+
+    values: Sequence[Any]
+    own: Sequence[bool]
+
+
 def measured_winner(
-    wanted: Autotune, inputs: Sequence[Any], candidates: Mapping[str, Callable[[], Plan | None]]
+    wanted: Autotune,
+    inputs: Inputs,
+    candidates: Mapping[str, Callable[[], Plan | None]],
+    operator: Hashable = "jacobian",
+    sparse: bool = False,
 ) -> Plan:
     """The plan among the candidates that is fastest here, by a kept verdict or a new one.
 
@@ -91,6 +128,8 @@ def measured_winner(
         inputs: constants and leaves of the call; where they are being traced, random numbers of
             the same shapes are used instead.
         candidates: by name what makes the plan; None for one that does not suit the function.
+        operator: what the plans compute.
+        sparse: whether sparse results are asked for; they are what is timed then.
 
     Raises:
         InvalidArgumentError: where no candidate suits the function.
@@ -110,31 +149,38 @@ def measured_winner(
         raise InvalidArgumentError(
             f"order=Autotune(...): none of {', '.join(map(repr, candidates))} suits the function."
         )
+    key = _key(wanted, tuple(candidates), first, inputs, (operator, sparse))
     folder = wanted.folder or cache_folder() / "autotune"
-    stored = StoredText(folder / f"verdict-{_key(wanted, first, inputs)}.json")
+    stored = StoredText(folder / f"verdict-{key}.json")
     known = _winner(stored.read())
     if known in candidates and (made := plan(known)) is not None:
         return made
 
-    arguments = _arguments(inputs, wanted.batch)
-    calls = _compiled(
-        {name: made for name in candidates if (made := plan(name))}, arguments, wanted
-    )
+    different: dict[str, Plan] = {}
+    for name in candidates:
+        made = plan(name)
+        if made and not any(made.is_same_program(other) for other in different.values()):
+            different[name] = made
+    calls = _compiled(different, inputs, sparse, wanted)
     seconds = _race(calls, wanted)
     winner = min(seconds, key=lambda name: seconds[name])
     stored.write(json.dumps({"winner": winner, "seconds": seconds}, indent=1) + "\n")
     return plans[winner]
 
 
-def _key(wanted: Autotune, plan: Plan, inputs: Sequence[Any]) -> str:
+def _key(
+    wanted: Autotune, names: tuple[str, ...], plan: Plan, inputs: Inputs, what: Hashable
+) -> str:
     """What a verdict holds for."""
     device = jax.devices()[0]
     content = (
         FORMAT,
+        what,
         plan.fingerprint,
-        [(tuple(np.shape(x)), str(jax.numpy.result_type(x))) for x in inputs],
+        [(tuple(np.shape(x)), str(jax.numpy.result_type(x))) for x in inputs.values],
         wanted.batch,
-        wanted.candidates,
+        None if wanted.batch is None else list(inputs.own),
+        names,
         device.platform,
         device.device_kind,
         jax.__version__,
@@ -150,16 +196,17 @@ def _winner(text: str | None) -> str:
         return ""
 
 
-def _arguments(inputs: Sequence[Any], batch: int | None) -> list[np.ndarray]:
+def _arguments(inputs: Inputs, batch: int | None) -> list[np.ndarray]:
     """Numbers to run on: the call's own where they are known and there is no batch to be made."""
     random = np.random.default_rng(0)
     made = []
-    for value in inputs:
-        shape = (*(() if batch is None else (batch,)), *np.shape(value))
+    for value, own in zip(inputs.values, inputs.own, strict=True):
+        batched = own and batch is not None
+        shape = (*((batch,) if batched else ()), *np.shape(value))
         dtype = np.dtype(jax.numpy.result_type(value))
-        own = None if batch is not None else _known(value)
-        if own is not None:
-            made.append(own)
+        known = None if batched else _known(value)
+        if known is not None:
+            made.append(known)
         elif jax.numpy.issubdtype(dtype, jax.numpy.inexact):
             made.append(random.uniform(0.5, 1.5, shape).astype(dtype))
         else:
@@ -168,6 +215,8 @@ def _arguments(inputs: Sequence[Any], batch: int | None) -> list[np.ndarray]:
 
 
 def _known(value: Any) -> np.ndarray | None:
+    if isinstance(value, jax.ShapeDtypeStruct):
+        return None
     try:
         return np.asarray(value)
     except jax.errors.TracerArrayConversionError:
@@ -175,15 +224,19 @@ def _known(value: Any) -> np.ndarray | None:
 
 
 def _compiled(
-    plans: Mapping[str, Plan], arguments: list[np.ndarray], wanted: Autotune
+    plans: Mapping[str, Plan], inputs: Inputs, sparse: bool, wanted: Autotune
 ) -> dict[str, Callable[[], Any]]:
     """A call for every plan; compiled ahead of time, so that an outer trace does not see it."""
+    arguments = _arguments(inputs, wanted.batch)
     types = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arguments]
+    axes = [0 if own else None for own in inputs.own]
     calls: dict[str, Callable[[], Any]] = {}
     for name in _shown(list(plans), "compiling", wanted):
-        run = plans[name].emit(values=False, sparse=False)
-        program = jax.jit(run if wanted.batch is None else jax.vmap(run)).lower(types).compile()
-        calls[name] = functools.partial(_finished, program, arguments)
+        run = plans[name].emit(values=False, sparse=sparse)
+        batched = run if wanted.batch is None else jax.vmap(run, (axes,))
+        calls[name] = functools.partial(
+            _finished, jax.jit(batched).lower(types).compile(), arguments
+        )
     return calls
 
 

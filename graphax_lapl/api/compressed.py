@@ -19,6 +19,7 @@ from ..graph.computational_graph import ComputationalGraph
 from ..graph.tracing import Traced
 from ..program.counts import OpCounts
 from ..program.instructions import Block, Program
+from ..rules.registry import follows_users_rules
 from .compression import Compressed
 from .plan import Plan
 
@@ -283,7 +284,12 @@ def _coloring(pattern: Pattern, mode: str, traced: Traced) -> Coloring:
 
 
 def suits(traced: Traced, graph: ComputationalGraph, wanted: Compressed) -> bool:
-    """Whether a function can be evaluated compressed in one of the plain modes."""
+    """Whether a function can be evaluated compressed in one of the plain modes.
+
+    Products are JAX's own, so that rules of the user's would not be followed.
+    """
+    if follows_users_rules(graph.listing):
+        return False
     return not _has_complex(graph) and (wanted.mode not in PLAIN or wanted.mode in _modes(traced))
 
 
@@ -331,7 +337,7 @@ def cheaper_compressed(plan: Plan, traced: Traced) -> Plan | None:
     Questions in the order of what they cost: is elimination dear, is the pattern sparse and small,
     do as many products as there are colours cost less. Only then both programs are traced.
     """
-    if not _is_dear(plan) or _has_complex(plan.graph):
+    if not _is_dear(plan) or _has_complex(plan.graph) or follows_users_rules(plan.graph.listing):
         return None
     heights, widths = _starts(plan.whole.blocks)
     limit = min(MAX_AUTO_POSITIONS, int(MAX_AUTO_DENSITY * heights[-1] * widths[-1]))

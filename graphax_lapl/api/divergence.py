@@ -14,6 +14,7 @@ from ..graph.tracing import check_callable
 from ..program.divergence import build_divergence
 from .jacobian import rebuild_aux
 from .orders import EliminationOrder, meeting_orders
+from .plain import divergence_ways
 from .plan import Plan
 from .planning import Prepared, prepare, programmed
 from .stochastic import Stochastic, check_stochastic, estimated_trace, take_key
@@ -40,7 +41,9 @@ def divergence_ve(
 
     Args:
         fun: a map from arrays (pytrees) to arrays of the same shapes.
-        order: as for `jacve`; "auto" also tries orders that meet in a narrow vertex.
+        order: as for `jacve`, compressed evaluation aside; "auto" also tries orders that meet in a
+            narrow vertex, and "autotune" the traces of JAX's own Jacobians ("jax.jacfwd" and
+            "jax.jacrev" as orders).
         argnums: which positional arguments it is a map of.
         has_aux: whether `fun` returns a pair `(value, aux)`.
         stochastic: None for the exact trace; `Hutchinson(samples)` or `HutchPlusPlus(samples)` for
@@ -114,7 +117,15 @@ def divergence_plan(prepared: Prepared, order: Any) -> Plan:
         plans = [Plan(graph, order, build_divergence(graph, order.vertices)) for order in orders]
         return min(plans, key=lambda plan: plan.predicted_work)
 
-    return programmed(prepared, order, "divergence", best, CHOICES, lambda: meeting_orders(graph))
+    return programmed(
+        prepared,
+        order,
+        "divergence",
+        best,
+        CHOICES,
+        lambda: meeting_orders(graph),
+        ways=divergence_ways(prepared),
+    )
 
 
 def _check_like(prepared: Prepared) -> None:

@@ -15,6 +15,7 @@ from ..program.row_hessian import build_row_hessian, most_products
 from .compression import COMPRESSED_ORDERS, Compressed
 from .jacobian import rebuild_aux, sparse_leaves
 from .orders import EliminationOrder
+from .plain import hessian_ways
 from .plan import Plan
 from .planning import Prepared, prepare, programmed
 from .twice import check_real_inputs, follows_rules_of_rules, hessian_blocks
@@ -47,7 +48,8 @@ def hessve(
         order: as for `jacve`; it decides how first derivatives are accumulated where the Hessian is
             taken as the Jacobian of the gradient (functions with loops, branches or linear
             algebra), and is checked in all cases. "compressed", "compressed_symmetric" and
-            `Compressed(...)` colour the Hessian and evaluate products with it.
+            `Compressed(...)` colour the Hessian and evaluate products with it; "autotune" and an
+            `Autotune` time the plan against `jax.hessian` (also an order: "jax.hessian").
         argnums: which positional arguments to differentiate with respect to.
         has_aux: whether `fun` returns a pair `(value, aux)`.
         sparse_representation: leaves are `SparseJacobian`s, maps from the second argument's
@@ -82,7 +84,7 @@ def hessve(
         prepared = prepare(fun, args, kwargs, argnums, has_aux, 2, strict)
         traced = prepared.traced
         check_real_inputs(traced)
-        plan = hessian_plan(prepared, order)
+        plan = hessian_plan(prepared, order, sparse_representation)
         if plan is None:
             rows = hessian_blocks(prepared, order, sparse_representation)
             aux = jaxpr_as_fun(traced.closed)(*traced.leaves)[traced.n_out :]
@@ -99,7 +101,7 @@ def hessve(
     return hessian
 
 
-def hessian_plan(prepared: Prepared, order: Any) -> Plan | None:
+def hessian_plan(prepared: Prepared, order: Any, sparse: bool = False) -> Plan | None:
     """The plan on the function's own graph; None where the gradient is differentiated instead."""
     named = order.lower() if isinstance(order, str) else order
     if isinstance(named, Compressed) or (isinstance(named, str) and named in COMPRESSED_ORDERS):
@@ -114,7 +116,8 @@ def hessian_plan(prepared: Prepared, order: Any) -> Plan | None:
         assert program is not None
         return Plan(prepared.graph, orders[0], program)
 
-    return programmed(prepared, order, "hessian", build, ("reverse",))
+    ways = {} if sparse else hessian_ways(prepared)
+    return programmed(prepared, order, "hessian", build, ("reverse",), ways=ways, sparse=sparse)
 
 
 def _nested(prepared: Prepared, rows: list[list[list[Any]]]) -> Any:

@@ -75,7 +75,7 @@ def jacve(
     @functools.wraps(fun, updated=())
     def jacobian(*args: Any, **kwargs: Any) -> Any:
         prepared = prepare(fun, args, kwargs, argnums, has_aux, strict=strict)
-        plan = plan_for(prepared, order)
+        plan = plan_for(prepared, order, sparse_representation)
         values, tree = _evaluate(prepared, plan, with_values=False, sparse=sparse_representation)
         results: list[Any] = [tree]
         if has_aux:
@@ -109,7 +109,7 @@ def value_and_jacve(
     @functools.wraps(fun, updated=())
     def value_and_jacobian(*args: Any, **kwargs: Any) -> Any:
         prepared = prepare(fun, args, kwargs, argnums, has_aux, strict=strict)
-        plan = plan_for(prepared, order)
+        plan = plan_for(prepared, order, sparse_representation)
         values, tree = _evaluate(prepared, plan, with_values=True, sparse=sparse_representation)
         count = prepared.traced.n_out
         value = tree_util.tree_unflatten(prepared.traced.out_tree, values[:count])

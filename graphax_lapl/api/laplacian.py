@@ -21,6 +21,7 @@ from ..rules.second_order import SecondOrderGraph
 from .hessian_parts import hessian_vector_product
 from .jacobian import rebuild_aux, sparse_leaves, value_and_jacve
 from .orders import EliminationOrder
+from .plain import laplacian_ways
 from .plan import Plan
 from .planning import Prepared, prepare, programmed
 from .sparse import SparseJacobian
@@ -73,7 +74,9 @@ def laplacian_ve(
         fun: a function of real arrays (pytrees) that returns real or complex ones.
         order: how columns are carried: "forward" pushes them (the forward Laplacian), "reverse"
             pulls the outputs back to them (best for a scalar), "auto" takes the cheaper; any other
-            order that `jacve` takes.
+            order of vertices that `jacve` takes. "autotune" and an `Autotune` time these and JAX's
+            own ways, which are orders too: "jax.hessian", its trace, and "jax.loop", one
+            Hessian-vector product after the other.
         argnums: which positional arguments x consists of; n is their raveled size, in the order of
             `jax.flatten_util.ravel_pytree`.
         has_aux: whether `fun` returns a pair `(value, aux)`.
@@ -146,10 +149,10 @@ def laplacian_ve(
             leaves = contracted_hessian(prepared, order, metric, arrays)
             values = jaxpr_as_fun(traced.closed)(*traced.leaves)[traced.n_out :]
         else:
-            plan = laplacian_plan(prepared, order, metric, compress=compress)
             if metric.kind == "matrix":  # the program wants the transposed blocks: those of A^T = A
                 count = len(traced.in_types)
                 arrays = [arrays[j * count + i] for i in range(count) for j in range(count)]
+            plan = laplacian_plan(prepared, order, metric, compress=compress, given=arrays)
             inputs = [*prepared.inputs, *arrays]
             values, blocks = plan.run(inputs, False, False, prepared.key is not None)
             leaves = [row[0] for row in blocks]
@@ -191,8 +194,9 @@ def laplacian_plan(
     jacobian: bool = False,
     compress: bool = True,
     first: FirstOrder = FirstOrder(),  # noqa: B008
+    given: Sequence[Any] = (),
 ) -> Plan:
-    """The plan of a Laplacian.
+    """The plan of a Laplacian, whose program takes the arrays `given` beside the function's inputs.
 
     Columns are pushed forward, or outputs pulled back to them, and with `compress` replaced by
     those of a narrow vertex that they pass through: "auto" compares all, a named order cuts only.
@@ -229,7 +233,14 @@ def laplacian_plan(
         constants + k for k, moves in enumerate(prepared.traced.differentiated) if moves
     ]
     return programmed(
-        prepared, order, ("laplacian", metric, first, jacobian, compress), best, CARRYING_ORDERS
+        prepared,
+        order,
+        ("laplacian", metric, first, jacobian, compress),
+        best,
+        CARRYING_ORDERS,
+        ways={} if jacobian else laplacian_ways(prepared, metric, first, given),
+        inputs=given,
+        sparse=jacobian,
     )
 
 

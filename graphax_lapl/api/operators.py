@@ -205,8 +205,8 @@ def _applied(
     if around:
         return _by_rules(prepared, order, metric, arrays, drifts, square)
     first = FirstOrder(tuple(drift is not None for drift in drifts), square)
-    plan = laplacian_plan(prepared, order, metric, compress=compress, first=first)
     given = [array for array in (*arrays, *drifts) if array is not None]
+    plan = laplacian_plan(prepared, order, metric, compress=compress, first=first, given=given)
     inputs = [*prepared.inputs, *given]
     values, blocks = plan.run(inputs, True, False, prepared.key is not None)
     return [row[0] for row in blocks], values

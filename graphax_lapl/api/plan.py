@@ -67,6 +67,16 @@ class Plan:
         """Fingerprint of the graph."""
         return self.order.fingerprint
 
+    def is_same_program(self, other: Plan) -> bool:
+        """Whether another plan of the same graph and operator leads to the same program."""
+        one, two = self.order, other.order
+        return (
+            type(self) is type(other)
+            and one.vertices == two.vertices
+            and one.steps == two.steps
+            and one.compression == two.compression
+        )
+
     @cached_property
     def program(self) -> Program:
         """The program of the Jacobian alone, without what only the values need."""

@@ -8,10 +8,11 @@ import itertools
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +20,7 @@ from jax.extend.core import jaxpr_as_fun
 
 from elimination_orders import Strategy
 
-from ..errors import InvalidArgumentError
+from ..errors import InvalidArgumentError, InvalidOrderError
 from ..graph.computational_graph import ComputationalGraph
 from ..graph.inline import flatten_jaxpr
 from ..graph.keys import Unstable, listing_key
@@ -29,7 +30,7 @@ from ..rules import treatment
 from ..rules.custom import registry_version
 from ..rules.lowering import lower
 from ..rules.second_order import SecondOrderGraph, lower_second_order
-from .autotune import Autotune, measured_winner
+from .autotune import CANDIDATES, Autotune, Inputs, as_autotune, measured_winner
 from .compressed import cheaper_compressed, compressed_plan, suits
 from .compression import COMPRESSED_ORDERS, Compressed
 from .fallbacks import Fallback, announce, noted_fallbacks, refuse
@@ -49,8 +50,13 @@ WINDOWED = "conv_general_dilated"
 #: Why a second derivative is not accumulated on the function's own graph.
 NO_SECOND_ORDER = "its second derivative has no closed form and is taken by differentiating twice"
 RULES_OF_RULES = "a custom derivative rule says that a moving value does not move"
+#: An operator that JAX has no way of its own for.
+NO_WAYS: Mapping[str, Callable[[Plan], Plan | None]] = MappingProxyType({})
 #: Plans kept per process.
 MAX_PLANS = 512
+
+
+Made = TypeVar("Made", bound=Plan | None)
 
 
 @dataclass
@@ -216,14 +222,18 @@ def prepare(
     return prepared
 
 
-def plan_for(prepared: Prepared, order: Any) -> Plan:
-    """The plan for an order specification; the same graph and order are planned once."""
+def plan_for(prepared: Prepared, order: Any, sparse: bool = False) -> Plan:
+    """The plan for an order specification; the same graph and order are planned once.
+
+    Where candidates are timed, `sparse` says what they are to return.
+    """
+    tuned = as_autotune(order)
+    if tuned is not None:
+        return _remembered(prepared, (tuned, sparse), lambda: _tuned(prepared, tuned, sparse))
     if isinstance(order, str):
         if order.lower() == "auto":
             return _remembered(prepared, "auto", lambda: _automatic(prepared))
-        order = {"autotune": Autotune(), **COMPRESSED_ORDERS}.get(order.lower(), order)
-    if isinstance(order, Autotune):
-        return _remembered(prepared, order, lambda: _tuned(prepared, order))
+        order = COMPRESSED_ORDERS.get(order.lower(), order)
     if isinstance(order, Compressed):
         return _remembered(prepared, order, lambda: _compressed(prepared, order))
     named = isinstance(order, str | Strategy)
@@ -240,6 +250,9 @@ def programmed(
     best: Callable[[Sequence[EliminationOrder]], Plan],
     choices: Sequence[str],
     more: Callable[[], Sequence[EliminationOrder]] = tuple,
+    ways: Mapping[str, Callable[[Plan], Plan | None]] = NO_WAYS,
+    inputs: Sequence[Any] = (),
+    sparse: bool = False,
 ) -> Plan:
     """A plan whose program is not a plain Jacobian's, remembered like any other.
 
@@ -250,14 +263,45 @@ def programmed(
         best: builds the cheapest plan that follows one of several orders.
         choices: names of the orders that "auto" chooses from.
         more: further orders that "auto" chooses from.
+        ways: what does without elimination, by the name that `order` may have; each is made
+            from a plan of the same operator, and None where it does not suit the function.
+        inputs: what the program takes beside constants and leaves.
+        sparse: what is asked for, for candidates that are timed.
     """
     graph = prepared.graph
+    tuned = as_autotune(order)
+
+    def named(name: str) -> Plan:
+        return programmed(prepared, name, wanted, best, choices, more)
+
+    def way(name: str) -> Plan | None:
+        def make() -> Plan | None:
+            return ways[name](named(choices[0]))
+
+        return _remembered(prepared, (wanted, name), make)
+
+    if tuned is not None:
+        names = tuned.candidates or ("auto", *choices, *ways)
+        made = {n: functools.partial(way if n in ways else named, n) for n in names}
+        given = _inputs(prepared, tuned, inputs)
+        return _remembered(
+            prepared,
+            (wanted, tuned, sparse),
+            lambda: _measured(measured_winner(tuned, given, made, wanted, sparse)),
+        )
+    if isinstance(order, str) and order in ways:
+        plan = way(order)
+        if plan is None:
+            raise InvalidOrderError(
+                f"order={order!r} does not suit {graph.function}: JAX cannot evaluate it that way, "
+                "or it would not give what is asked for. Use another order, for example 'auto'."
+            )
+        return plan
     if isinstance(order, str) and order.lower() == "auto":
 
         def chosen() -> Plan:
             plan = best([*(resolve_order(name, graph) for name in choices), *more()])
-            named = dataclasses.replace(plan.order, method=f"auto ({plan.order.method})")
-            return dataclasses.replace(plan, order=named)
+            return _renamed(plan, f"auto ({plan.order.method})")
 
         return _remembered(prepared, (wanted, "auto"), chosen)
     key = order if isinstance(order, str | Strategy) else resolve_order(order, graph)
@@ -282,11 +326,10 @@ def _automatic(prepared: Prepared) -> Plan:
     """The cheapest elimination, or compressed evaluation where that is clearly cheaper."""
     best = _remembered(prepared, ("cheapest",), lambda: _cheapest(prepared))
     chosen = cheaper_compressed(best, prepared.traced) or best
-    order = dataclasses.replace(chosen.order, method=f"auto ({chosen.order.method})")
-    return dataclasses.replace(chosen, order=order)
+    return _renamed(chosen, f"auto ({chosen.order.method})")
 
 
-def _tuned(prepared: Prepared, wanted: Autotune) -> Plan:
+def _tuned(prepared: Prepared, wanted: Autotune, sparse: bool) -> Plan:
     """The plan that is fastest among the candidates of `wanted`."""
 
     def made(name: str) -> Plan | None:
@@ -300,9 +343,30 @@ def _tuned(prepared: Prepared, wanted: Autotune) -> Plan:
                 raise
             return None  # too many positions to colour
 
-    candidates = {name: functools.partial(made, name) for name in wanted.candidates}
-    plan = measured_winner(wanted, prepared.inputs, candidates)
-    method = f"autotune ({plan.order.method})"
+    names = wanted.candidates or CANDIDATES
+    candidates = {name: functools.partial(made, name) for name in names}
+    given = _inputs(prepared, wanted, ())
+    return _measured(measured_winner(wanted, given, candidates, sparse=sparse))
+
+
+def _inputs(prepared: Prepared, wanted: Autotune, more: Sequence[Any]) -> Inputs:
+    """What a program runs on: constants and coefficients are the same for all samples."""
+    traced = prepared.traced
+    own = [position not in wanted.shared for position in traced.positions]
+    values = [*prepared.inputs, *more]
+    if wanted.batch is not None and not any(own):
+        raise InvalidArgumentError(
+            f"shared={wanted.shared!r} names all arguments of {traced.name}, so that a batch has "
+            "nothing of its own. Leave out the batch, or those arguments that differ."
+        )
+    return Inputs(values, [False] * len(traced.closed.consts) + own + [False] * len(more))
+
+
+def _measured(plan: Plan) -> Plan:
+    return _renamed(plan, f"autotune ({plan.order.method})")
+
+
+def _renamed(plan: Plan, method: str) -> Plan:
     return dataclasses.replace(plan, order=dataclasses.replace(plan.order, method=method))
 
 
@@ -335,8 +399,8 @@ def _narrow(graph: ComputationalGraph) -> int:
     return min(count(graph.inputs), count(graph.outputs))
 
 
-def _remembered(prepared: Prepared, wanted: Hashable, make: Callable[[], Plan]) -> Plan:
+def _remembered(prepared: Prepared, wanted: Hashable, make: Callable[[], Made]) -> Made:
     if prepared.key is None:
         return make()
-
-    return _plans.get((prepared.key, wanted), make)
+    found: Made = _plans.get((prepared.key, wanted), make)
+    return found

@@ -7,6 +7,7 @@ cotangents only, and a `custom_jvp` may say of a moving value that it does not m
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -24,12 +25,14 @@ from ..graph.inline import CUSTOM_CALLS
 from ..graph.tracing import Traced
 from ..graph.users_rules import is_users_rule
 from ..program.laplacian import Metric
+from .autotune import as_autotune
 from .jacobian import jacve
 from .orders import resolve_order
 from .planning import Prepared
 
 __all__ = [
     "check_real_inputs",
+    "contracted",
     "contracted_hessian",
     "follows_rules_of_rules",
     "hessian_blocks",
@@ -128,7 +131,10 @@ def hessian_blocks(prepared: Prepared, order: Any, sparse: bool) -> list[list[li
         except ValueError as error:
             what = f"{traced.name} has no derivative that could be differentiated once more"
             raise NotDifferentiableError(what, "", error) from error
-    if not isinstance(order, str | Strategy):
+    tuned = as_autotune(order)
+    if tuned is not None:  # the candidates by name are about another operator
+        order = dataclasses.replace(tuned, candidates=None)
+    elif not isinstance(order, str | Strategy):
         resolve_order(order, prepared.graph)  # it is checked, but the graph here is another one
         order = "auto"
     rows = iter(jacve(first, order=order, sparse_representation=sparse)(leaves))
@@ -155,26 +161,46 @@ def contracted_hessian(
     not move may be None.
     """
     shapes = [aval.shape for aval in prepared.traced.in_types]
-    types = prepared.traced.closed.jaxpr.outvars
-    result = []
-    for rows, variable in zip(hessian_blocks(prepared, order, False), types, strict=False):
-        out = variable.aval.shape
-        total = jnp.zeros(out, variable.aval.dtype)
-        for i, row in enumerate(rows):
-            for j, block in enumerate(row):
-                if not (metric.moves(i) and metric.moves(j)):
-                    continue
-                matrix = jnp.reshape(block, (*out, math.prod(shapes[i]), math.prod(shapes[j])))
-                if metric.kind in ("seeds", "matrix"):
-                    weight = _weight(metric, arrays, i, j, len(shapes)).reshape(matrix.shape[-2:])
-                    total = total + jnp.sum(matrix * weight, axis=(-2, -1))
-                elif i == j:
-                    diagonal = jnp.diagonal(matrix, axis1=-2, axis2=-1)
-                    if metric.kind == "diagonal":
-                        diagonal = diagonal * jnp.ravel(arrays[i])
-                    total = total + jnp.sum(diagonal, axis=-1)
-        result.append(total if metric.scale == 1 else metric.scale * total)
-    return result
+    types = [variable.aval for variable in prepared.traced.closed.jaxpr.outvars]
+    return [
+        contracted(rows, shapes, aval.shape, aval.dtype, metric, arrays)
+        for rows, aval in zip(hessian_blocks(prepared, order, False), types, strict=False)
+    ]
+
+
+def contracted(
+    rows: Sequence[Sequence[Array]],
+    shapes: Sequence[tuple[int, ...]],
+    out: tuple[int, ...],
+    dtype: Any,
+    metric: Metric,
+    arrays: Sequence[Any],
+) -> Array:
+    """`sum_ij A_ij d2y/dx_i dx_j` of one output from its dense second derivatives.
+
+    Args:
+        rows: second derivatives by leaf and leaf.
+        shapes: of the leaves.
+        out: shape of the output.
+        dtype: of the output.
+        metric: A.
+        arrays: as for `contracted_hessian`.
+    """
+    total = jnp.zeros(out, dtype)
+    for i, row in enumerate(rows):
+        for j, block in enumerate(row):
+            if not (metric.moves(i) and metric.moves(j)):
+                continue
+            matrix = jnp.reshape(block, (*out, math.prod(shapes[i]), math.prod(shapes[j])))
+            if metric.kind in ("seeds", "matrix"):
+                weight = _weight(metric, arrays, i, j, len(shapes)).reshape(matrix.shape[-2:])
+                total = total + jnp.sum(matrix * weight, axis=(-2, -1))
+            elif i == j:
+                diagonal = jnp.diagonal(matrix, axis1=-2, axis2=-1)
+                if metric.kind == "diagonal":
+                    diagonal = diagonal * jnp.ravel(arrays[i])
+                total = total + jnp.sum(diagonal, axis=-1)
+    return total if metric.scale == 1 else metric.scale * total
 
 
 def _weight(metric: Metric, arrays: Sequence[Any], i: int, j: int, count: int) -> Array:

@@ -39,6 +39,7 @@ class Traced:
             by the array leaves of the auxiliary output.
         leaves: the input values, in order.
         differentiated: for each input whether derivatives with respect to it are asked for.
+        positions: for each input the position of its argument; keyword arguments follow.
         argnums: normalised positions of the differentiated arguments.
         single: whether `argnums` was an integer.
         in_trees: for each differentiated argument its tree.
@@ -51,6 +52,7 @@ class Traced:
     closed: Any
     leaves: list[Any]
     differentiated: list[bool]
+    positions: list[int]
     argnums: tuple[int, ...]
     single: bool
     in_trees: list[Any]
@@ -185,6 +187,7 @@ def _trace(
 ) -> Traced:
     leaves: list[Any] = []
     differentiated: list[bool] = []
+    origins: list[int] = []
     in_trees: dict[int, Any] = {}
     rebuild: list[Callable[[Sequence[Any]], Any]] = []
     keys = sorted(kwargs)
@@ -198,6 +201,7 @@ def _trace(
             if moves:
                 leaves.append(leaf)
                 differentiated.append(chosen)
+                origins.append(position)
         if chosen:
             in_trees[position] = tree
         rebuild.append(_rebuilder(flat, places, tree))
@@ -236,6 +240,7 @@ def _trace(
         closed,
         leaves,
         differentiated,
+        origins,
         positions,
         single,
         [in_trees[position] for position in positions],

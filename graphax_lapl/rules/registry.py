@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..graph.listing import Equation
+from ..graph.listing import Equation, Listing
 from .site import Piece, Site
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "defrule",
     "find_rule",
     "find_user_rule",
+    "follows_users_rules",
 ]
 
 #: `rule(site, i, k)`: the partial of output k with respect to input i, as a sum of pieces.
@@ -54,6 +55,15 @@ def find_user_rule(primitive: Any, params: dict[str, Any]) -> Rule | None:
             if rule is not None:
                 return rule
     return None
+
+
+def follows_users_rules(listing: Listing) -> bool:
+    """Whether a rule of a user's is met, which JAX's own derivatives know nothing of."""
+    return any(
+        find_user_rule(equation.primitive, equation.params) is not None
+        for equation in listing.equations
+        if any(equation.active)
+    )
 
 
 def find_rule(equation: Equation) -> Rule | None:

@@ -1,0 +1,33 @@
+"""Names of problems in suites that go over several kinds of them: `jacobian.roe_flux`."""
+
+from collections.abc import Iterable
+
+from benchmarks.problems import PROBLEMS, Problem
+from benchmarks.problems.laplacian import LAPLACIAN_PROBLEMS, LaplacianProblem
+from benchmarks.problems.sparse import SPARSE_PROBLEMS, SparseProblem
+
+JACOBIAN, SPARSE, LAPLACIAN = "jacobian", "sparse", "laplacian"
+AnyProblem = Problem | SparseProblem | LaplacianProblem
+
+
+def names_of(*kinds: str) -> tuple[str, ...]:
+    """All names of these kinds."""
+    tables: dict[str, Iterable[str]] = {
+        JACOBIAN: PROBLEMS,
+        SPARSE: SPARSE_PROBLEMS,
+        LAPLACIAN: LAPLACIAN_PROBLEMS,
+    }
+    return tuple(f"{kind}.{name}" for kind in kinds for name in tables[kind])
+
+
+def kind_of(name: str) -> str:
+    """The kind in a name."""
+    return name.partition(".")[0]
+
+
+def problem_of(name: str) -> AnyProblem:
+    """The problem that a name stands for."""
+    kind, _, own = name.partition(".")
+    if kind == JACOBIAN:
+        return PROBLEMS[own]
+    return SPARSE_PROBLEMS[own] if kind == SPARSE else LAPLACIAN_PROBLEMS[own]
