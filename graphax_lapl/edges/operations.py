@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from .maps import IndexMap
 from .terms import Number, Opaque, Structure
@@ -89,7 +90,7 @@ class Einsum:
         sizes = dict(self.sizes)
         return tuple(sizes[name] for name in self.output)
 
-    @property
+    @cached_property
     def cost(self) -> Cost:
         """Counted cost: one multiplication per assignment of the labels where two factors meet."""
         sizes = dict(self.sizes)
@@ -127,7 +128,7 @@ class Combine:
         sizes = dict(self.sizes)
         return tuple(sizes[name] for name in self.output)
 
-    @property
+    @cached_property
     def cost(self) -> Cost:
         """Counted cost."""
         sizes = dict(self.sizes)
@@ -174,7 +175,7 @@ class Overlay:
         """Shape of the result."""
         return tuple(size for _, size in self.sizes)
 
-    @property
+    @cached_property
     def cost(self) -> Cost:
         """Counted cost: an addition wherever two patches overlap."""
         names = [name for name, _ in self.sizes]
@@ -204,7 +205,7 @@ class Assemble:
         """Shape of the result."""
         return (*self.structure.out_shape, *self.structure.in_shape)
 
-    @property
+    @cached_property
     def cost(self) -> Cost:
         """Counted cost: products of lazy factors, one addition per further overlapping term."""
         muls = 0
@@ -242,7 +243,7 @@ class ApplyOpaque:
         kept = self.map_shape[core:] if self.reverse else self.map_shape[self.opaque.batch : core]
         return (*self.extra, *self.map_shape[: self.opaque.batch], *kept)
 
-    @property
+    @cached_property
     def cost(self) -> Cost:
         """A rough count: each application touches its input and its output once."""
         split = self.opaque.batch + self.opaque.outputs
@@ -278,7 +279,7 @@ class MaterializeOpaque:
         """Shape of the result."""
         return self.map_shape
 
-    @property
+    @cached_property
     def cost(self) -> Cost:
         """Cost of pushing the smaller identity through."""
         split = self.opaque.batch + self.opaque.outputs
