@@ -51,13 +51,14 @@ class _Sharing:
     def add(self, instruction: EdgeInstruction, operation: Einsum | Combine) -> None:
         """Append an instruction, or note that its result is another one's, permuted."""
         operation, inputs = self.through_aliases(operation, instruction.inputs)
-        operation, inputs = canonical(operation, inputs)
-        normal, names = _with_normal_labels(operation)
+        ordered, inputs = canonical(operation, inputs)
+        assert isinstance(ordered, Einsum | Combine)
+        normal, names = _with_normal_labels(ordered)
         (slot,) = instruction.outputs
         key = (normal, inputs, str(self.program.slots[slot].dtype))
         place = self.made.setdefault(key, (slot, names))
         if place[0] == slot:
-            self.result.append(replace(instruction, operation=operation, inputs=inputs))
+            self.result.append(replace(instruction, operation=ordered, inputs=inputs))
         else:
             self.aliases[slot] = place[0], tuple(place[1].index(name) for name in names)
 
