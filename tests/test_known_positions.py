@@ -1,4 +1,4 @@
-"""Index arithmetic and gathers in numpy against JAX's own."""
+"""Index arithmetic, masks, small constants and gathers in numpy against JAX's own."""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +7,7 @@ import pytest
 from jax import lax
 from jax.extend.core import Literal
 
-from graphax_lapl.graph.known_integers import integer_result
+from graphax_lapl.graph.numpy_values import numpy_result
 from graphax_lapl.rules.indexing import MODES, gathered_positions
 
 RNG = np.random.default_rng(7)
@@ -49,7 +49,20 @@ def test_entrywise_integers(name: str, dtype: type) -> None:
     a = np.array([info.min, info.max, 1, 3, info.max], dtype)
     b = np.array([info.max, info.max, 2, 3, 1], dtype)
     expected = getattr(lax, name)(a, b)
-    found = integer_result(name, {}, [a, b], a.shape)
+    found = numpy_result(name, {}, [a, b], a.shape)
+    assert found is not None
+    assert found.dtype == expected.dtype
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    "name", ["add", "sub", "mul", "div", "max", "min", "lt", "le", "gt", "ge", "eq", "ne"]
+)
+def test_entrywise_floats(name: str) -> None:
+    a = np.concatenate([RNG.normal(size=50), [np.inf, 0.0, np.nan, 1.0]]).astype(np.float32)
+    b = np.concatenate([RNG.normal(size=50), [np.inf, 0.0, 1.0, 3.0]]).astype(np.float32)
+    expected = getattr(lax, name)(a, b)
+    found = numpy_result(name, {}, [a, b], a.shape)
     assert found is not None
     assert found.dtype == expected.dtype
     np.testing.assert_array_equal(found, expected)
@@ -61,27 +74,37 @@ MOVED = {
     "reshape": lambda x: lax.reshape(x, (4, 2)),
     "squeeze": lambda x: lax.squeeze(lax.reshape(x, (2, 1, 4)), (1,)),
     "concatenate": lambda x: lax.concatenate([x, x + 1], 1),
+    "transpose": lambda x: lax.transpose(lax.reshape(x, (2, 2, 2)), (2, 0, 1)),
+    "rev": lambda x: lax.rev(x, (1,)),
+    "slice": lambda x: lax.slice(x, (0, 1), (2, 4), (1, 2)),
+    "slice without strides": lambda x: lax.slice(x, (1, 1), (2, 4)),
+    "iota": lambda x: x + lax.broadcasted_iota(x.dtype, (2, 4), 1),
+    "mask": lambda x: x * lax.convert_element_type(lax.gt(x, lax.full_like(x, 2)), x.dtype),
 }
 
 
+@pytest.mark.parametrize("dtype", [np.int32, np.float32])
 @pytest.mark.parametrize("name", MOVED)
-def test_rearranged_integers(name: str) -> None:
-    x = np.arange(8).reshape(2, 4)
+def test_rearranged(name: str, dtype: type) -> None:
+    x = np.arange(8, dtype=dtype).reshape(2, 4)
     closed = jax.make_jaxpr(MOVED[name])(x)
     held = {closed.jaxpr.invars[0]: x}
     for equation in closed.jaxpr.eqns:
         values = [np.asarray(v.val) if isinstance(v, Literal) else held[v] for v in equation.invars]
         (out,) = equation.outvars
-        found = integer_result(equation.primitive.name, equation.params, values, out.aval.shape)
+        found = numpy_result(equation.primitive.name, equation.params, values, out.aval.shape)
         assert found is not None
-        held[out] = found
+        held[out] = np.asarray(found, out.aval.dtype)
     np.testing.assert_array_equal(held[closed.jaxpr.outvars[0]], MOVED[name](jnp.asarray(x)))
 
 
 def test_others_are_left_to_jax() -> None:
     truth = np.array([True, False])
-    assert integer_result("add", {}, [truth, truth], (2,)) is None
-    assert integer_result("sin", {}, [np.arange(2)], (2,)) is None
-    assert integer_result("add", {}, [np.ones(2), np.ones(2)], (2,)) is None
+    assert numpy_result("add", {}, [truth, truth], (2,)) is None
+    assert numpy_result("sin", {}, [np.arange(2)], (2,)) is None
+    assert numpy_result("div", {}, [np.arange(2), np.arange(2)], (2,)) is None
+    half = np.ones(2, np.float16)
+    assert numpy_result("add", {}, [half, half], (2,)) is None
+    assert numpy_result("convert_element_type", {}, [np.ones(2)], (2,)) is None
     three = [np.array([0, 1]), *[np.arange(2)] * 3]
-    assert integer_result("select_n", {}, three, (2,)) is None
+    assert numpy_result("select_n", {}, three, (2,)) is None

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ from jax.extend.core import jaxpr_as_fun
 from ..errors import InvalidArgumentError, InvalidTypeError
 from ..graph.tracing import Traced, check_callable
 from ..program.counts import work_per_sample
-from ..program.laplacian import FirstOrder, Metric, build_laplacian
+from ..program.laplacian import FirstOrder, LaplacianPrograms, Metric
 from ..rules.second_order import SecondOrderGraph
 from .hessian_parts import hessian_vector_product
 from .jacobian import rebuild_aux, sparse_leaves, value_and_jacve
@@ -202,9 +203,12 @@ def laplacian_plan(
     those of a narrow vertex that they pass through: "auto" compares all, a named order cuts only.
     """
 
-    def build(graph: SecondOrderGraph, order: EliminationOrder, cut: int | None) -> Plan | None:
-        program = build_laplacian(graph, order.vertices, metric, jacobian, cut, first)
-        return None if program is None else Plan(graph.graph, order, program)
+    def plans(graph: SecondOrderGraph, orders: Sequence[EliminationOrder]) -> Iterator[Plan]:
+        programs = LaplacianPrograms(graph, metric, jacobian, first)
+        for order, cut in itertools.product(orders, choices):
+            program = programs.program(order.vertices, cut)
+            if program is not None:
+                yield Plan(graph.graph, order, program)
 
     def work(plan: Plan) -> float:
         # Under `vmap` the parameters stay, so what depends on them alone is computed once.
@@ -218,13 +222,8 @@ def laplacian_plan(
         return work(plan) * (1 if plan.order.method == "forward" else PULLED_BACK)
 
     def best(orders: Sequence[EliminationOrder]) -> Plan:
-        candidates = [
-            build(graph, order, cut)
-            for graph in prepared.second_choices
-            for order in orders
-            for cut in choices
-        ]
-        return min((plan for plan in candidates if plan is not None), key=preferred)
+        found = (plan for graph in prepared.second_choices for plan in plans(graph, orders))
+        return min(found, key=preferred)
 
     has_windows = len(prepared.second_choices) > 1
     choices: tuple[int | None, ...] = (None, *range(MAX_CUTS)) if compress else (None,)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from .maps import IndexMap
 from .terms import Number, Opaque, Structure
@@ -114,7 +115,7 @@ class Einsum:
             and math.prod(size for _, size in self.sizes) <= WRITTEN_OUT
         )
 
-    @property
+    @cached_property
     def cost(self) -> Cost:
         """Counted cost: one multiplication per assignment of the labels where two factors meet."""
         sizes = dict(self.sizes)
@@ -152,7 +153,7 @@ class Combine:
         sizes = dict(self.sizes)
         return tuple(sizes[name] for name in self.output)
 
-    @property
+    @cached_property
     def cost(self) -> Cost:
         """Counted cost."""
         sizes = dict(self.sizes)
@@ -199,7 +200,7 @@ class Overlay:
         """Shape of the result."""
         return tuple(size for _, size in self.sizes)
 
-    @property
+    @cached_property
     def cost(self) -> Cost:
         """Counted cost: an addition wherever two patches overlap."""
         names = [name for name, _ in self.sizes]
@@ -229,7 +230,7 @@ class Assemble:
         """Shape of the result."""
         return (*self.structure.out_shape, *self.structure.in_shape)
 
-    @property
+    @cached_property
     def cost(self) -> Cost:
         """Counted cost: products of lazy factors, one addition per further overlapping term."""
         muls = 0
@@ -267,7 +268,7 @@ class ApplyOpaque:
         kept = self.map_shape[core:] if self.reverse else self.map_shape[self.opaque.batch : core]
         return (*self.extra, *self.map_shape[: self.opaque.batch], *kept)
 
-    @property
+    @cached_property
     def cost(self) -> Cost:
         """A rough count: each application touches its input and its output once."""
         split = self.opaque.batch + self.opaque.outputs
@@ -303,7 +304,7 @@ class MaterializeOpaque:
         """Shape of the result."""
         return self.map_shape
 
-    @property
+    @cached_property
     def cost(self) -> Cost:
         """Cost of pushing the smaller identity through."""
         split = self.opaque.batch + self.opaque.outputs

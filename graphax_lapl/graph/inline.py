@@ -19,7 +19,6 @@ import numpy as np
 from jax import dtypes, lax
 from jax.extend.core import jaxpr_as_fun
 
-from .known_integers import integer_result
 from .known_values import (
     MAX_KNOWN,
     MAX_KNOWN_FLOAT,
@@ -28,6 +27,7 @@ from .known_values import (
     support_of_constant,
 )
 from .listing import Atom, Constant, Equation, Listing, Variable, scan_counts
+from .numpy_values import numpy_result
 from .tangent_program import differentiable_outputs, tangent_program
 from .users_rules import is_users_rule
 
@@ -277,7 +277,7 @@ class _Inliner:
             np.asarray(value, dtype=self.listing.type_of(reference.atom).dtype)
             for value, reference in zip(values, inputs, strict=True)
         ]
-        found = integer_result(equation.primitive.name, equation.params, typed, outputs[0].shape)
+        found = numpy_result(equation.primitive.name, equation.params, typed, outputs[0].shape)
         if found is not None:
             results: Sequence[Any] = [found]
         else:

@@ -10,6 +10,8 @@ import jax
 import numpy as np
 from jax import dtypes
 
+from .numpy_values import MOVES, moved
+
 __all__ = [
     "MAX_KNOWN",
     "MAX_KNOWN_FLOAT",
@@ -23,10 +25,7 @@ MAX_KNOWN = 1 << 22
 MAX_KNOWN_FLOAT = 1 << 14
 #: Largest floating-point constant (elements) whose zeros are looked for.
 MAX_SUPPORT = 1 << 16
-#: Primitives of one operand that only move entries, and those that keep zeros in their place.
-MOVES = frozenset(
-    {"reshape", "broadcast_in_dim", "transpose", "rev", "slice", "squeeze", "expand_dims"}
-)
+#: Primitives that keep zeros in their place.
 SCALINGS = frozenset({"neg", "abs", "convert_element_type", "div", "sqrt", "copy"})
 
 
@@ -74,6 +73,4 @@ def moved_support(
         return None
     if name in SCALINGS:
         return np.broadcast_to(first, shape)
-    with jax.ensure_compile_time_eval(), equation.ctx.manager:
-        params = equation.primitive.get_bind_params(equation.params)
-        return np.asarray(equation.primitive.bind(first, **params))
+    return moved(name, equation.params, first, shape)

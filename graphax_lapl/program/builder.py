@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
+from copy import copy
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 
@@ -55,6 +56,21 @@ class Builder:
         self.puts_off = False
         self.sum_cost = Cost()
         self.eliminating: VertexName | None = None
+
+    def fork(self) -> Self:
+        """A builder that goes on from here; what either appends, the other does not see."""
+        twin = copy(self)
+        program = self.program
+        twin.program = replace(
+            program,
+            slots=[*program.slots],
+            inputs=[*program.inputs],
+            instructions=[*program.instructions],
+            blocks=[*program.blocks],
+            eliminations=[*program.eliminations],
+        )
+        twin.primal, twin.made, twin.running = {**self.primal}, {**self.made}, {}
+        return twin
 
     # -- slots ---------------------------------------------------------------------------------
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+
+from ..rules.lowering import closure
 
 __all__ = ["narrow_cuts"]
-
-#: The vertex before all inputs.
-_SOURCE = "source"
 
 
 def narrow_cuts(
@@ -29,17 +27,17 @@ def narrow_cuts(
     Returns:
         The cuts with at least one group behind them, narrowest first.
     """
-    import networkx as nx  # takes long to import
-
-    view = nx.DiGraph(list(arrows))
-    view.add_edges_from((_SOURCE, v) for v in inputs)
-    dominators = dict(nx.immediate_dominators(view, _SOURCE))
+    arrows = list(arrows)
+    dominators = _dominators(arrows, inputs)
+    forward: dict[int, list[int]] = {}
+    for u, v in arrows:
+        forward.setdefault(u, []).append(v)
     columns = sum(sizes.get(v, 0) for v in inputs)
     found = []
-    for cut in {d for d in dominators.values() if isinstance(d, int)}.difference(inputs):
+    for cut in {d for d in dominators.values() if d is not None}.difference(inputs):
         if sizes.get(cut, columns) >= columns:
             continue
-        behind = {cut, *nx.descendants(view, cut)}
+        behind = closure([cut], forward)
         sides = [group & behind for group in groups]
         whole = all(not side or side == group for side, group in zip(sides, groups, strict=True))
         later = set().union(*sides)
@@ -48,8 +46,41 @@ def narrow_cuts(
     return [cut for _, cut in sorted(found)]
 
 
-def _passes(dominators: Mapping[Any, Any], cut: int, vertex: Any) -> bool:
+def _dominators(arrows: Iterable[tuple[int, int]], inputs: Sequence[int]) -> dict[int, int | None]:
+    """The nearest vertex that all paths from the inputs to a vertex pass through (None: none).
+
+    Vertices are numbered along the arrows, so the one that dominates a vertex is where those of its
+    predecessors meet.
+    """
+    sources: dict[int, list[int]] = {}
+    for u, v in arrows:
+        sources.setdefault(v, []).append(u)
+    nearest: dict[int, int | None] = dict.fromkeys(inputs)
+    depth = dict.fromkeys(inputs, 1)
+
+    def meet(a: int | None, b: int | None) -> int | None:
+        while a != b:
+            if a is not None and (b is None or depth[a] >= depth[b]):
+                a = nearest[a]
+            elif b is not None:
+                b = nearest[b]
+        return a
+
+    for v in sorted(sources):
+        reached = [u for u in sources[v] if u in nearest]
+        if not reached or v in nearest:
+            continue
+        common: int | None = reached[0]
+        for u in reached[1:]:
+            common = meet(common, u)
+        nearest[v] = common
+        depth[v] = 1 if common is None else depth[common] + 1
+    return nearest
+
+
+def _passes(dominators: Mapping[int, int | None], cut: int, vertex: int) -> bool:
     """Whether all paths to a vertex pass through the cut."""
-    while vertex not in (cut, _SOURCE, None):
-        vertex = dominators.get(vertex)
-    return bool(vertex == cut)
+    at: int | None = vertex
+    while at is not None and at != cut:
+        at = dominators.get(at)
+    return at == cut

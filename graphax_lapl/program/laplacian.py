@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cached_property
+from typing import Any, Self
 
 from ..edges.algebra import accumulate, dense_structure, densify, transpose
 from ..edges.bilinear import gram
@@ -22,7 +23,7 @@ from .instructions import CurvatureInstruction, Program
 from .second_order import Curvatures, Jacobians, times
 from .tidying import tidied
 
-__all__ = ["FirstOrder", "Metric", "build_laplacian"]
+__all__ = ["FirstOrder", "LaplacianPrograms", "Metric"]
 
 #: Column space behind a cut (those of the differentiated leaves are 0, 1, ...).
 BEHIND = -1
@@ -66,82 +67,135 @@ class FirstOrder:
     square: bool = False
 
 
-def build_laplacian(
-    graph: SecondOrderGraph,
-    order: Sequence[VertexName],
-    metric: Metric,
-    jacobian: bool = False,
-    cut: int | None = None,
-    first: FirstOrder = FirstOrder(),
-) -> Program | None:
-    """The program of `sum_ij A_ij d2y/dx_i dx_j`.
+class LaplacianPrograms:
+    """Programs of `sum_ij A_ij d2y/dx_i dx_j`, which share what does not depend on the order.
 
     Args:
         graph: the graph of second order.
-        order: a permutation of the eliminable vertices, in which columns are carried.
-        metric: the matrix A; its arrays become inputs of the program after the function's.
+        metric: the matrix A; its arrays become inputs of the programs after the function's.
         jacobian: whether the Jacobian is wanted too.
-        cut: which of the vertices c that are narrower than the input and that all later columns
-            pass through (the narrowest first; None for none). Behind c, columns are those of c
-            itself, contracted with `J_c A J_c^T` instead of A.
         first: terms of first order that are added.
-
-    Returns:
-        A program with one row of blocks per output leaf: the contraction (from a scalar), then,
-        with `jacobian`, the Jacobian with respect to every leaf. None where there is no such cut.
     """
-    return _Laplacian(graph).laplacian(order, metric, jacobian, cut, first)
+
+    def __init__(
+        self,
+        graph: SecondOrderGraph,
+        metric: Metric,
+        jacobian: bool = False,
+        first: FirstOrder = FirstOrder(),
+    ):
+        self._start = _Laplacian(graph, metric, jacobian, first)
+        self._with_columns: dict[int | None, _Laplacian | None] = {}
+
+    def program(self, order: Sequence[VertexName], cut: int | None = None) -> Program | None:
+        """The program that carries columns in an order.
+
+        Args:
+            order: a permutation of the eliminable vertices.
+            cut: which of the vertices c that are narrower than the input and that all later columns
+                pass through (the narrowest first; None for none). Behind c, columns are those of c
+                itself, contracted with `J_c A J_c^T` instead of A.
+
+        Returns:
+            A program with one row of blocks per output leaf: the contraction (from a scalar), then,
+            with `jacobian`, the Jacobian with respect to every leaf. None where there is no such
+            cut.
+        """
+        if cut not in self._with_columns:
+            self._with_columns[cut] = self._start.with_columns(cut)
+        made = self._with_columns[cut]
+        return None if made is None else made.carried(order)
 
 
 class _Laplacian(Carrier):
-    def laplacian(
-        self,
-        order: Sequence[VertexName],
-        metric: Metric,
-        jacobian: bool,
-        cut: int | None,
-        first: FirstOrder,
-    ) -> Program | None:
-        second = self.second
-        local = self.prepare()
-        starts, weights = self.metric_inputs(metric)
-        drift = self.drift_inputs(first)
-        ends = {v for v in second.outputs if v is not None}
-        fused, curvatures = self.through_pointwise(local, self.curvature_edges())
-        targets = {v for _, one, other, _ in curvatures for v in (one, other)}
-        for item in second.opaque:
-            targets.update(v for v in (*item.tangents, *item.moving) if v is not None)
-        groups: list[set[int]] = [{one, other} for _, one, other, _ in curvatures]
-        groups += [{v for v in (*i.tangents, *i.moving) if v is not None} for i in second.opaque]
-        if first.square:
-            targets |= ends
-            groups += [{end} for end in ends]
+    """A program in the making: values and local partials, then columns, then these carried on."""
+
+    def __init__(self, graph: SecondOrderGraph, metric: Metric, jacobian: bool, first: FirstOrder):
+        super().__init__(graph)
+        self.metric, self.jacobian, self.first = metric, jacobian, first
+        self.local = self.prepare()
+        self.starts, self.weights = self.metric_inputs(metric)
+        self.drift = self.drift_inputs(first)
+        self.fused_local, self.curvatures = self.through_pointwise(
+            self.local, self.curvature_edges()
+        )
+        self.ends = {v for v in graph.outputs if v is not None}
+        self.spans: Jacobians = {}
+        self.weighted_spans: Jacobians = {}
+        self.whole: Jacobians = {}
+        self.found_columns: dict[int, Edge] = {}
+
+    @cached_property
+    def targets(self) -> set[int]:
+        """The vertices whose Jacobians are contracted."""
+        return set().union(*self.groups)
+
+    @cached_property
+    def groups(self) -> list[set[int]]:
+        """Vertices whose Jacobians are contracted with one another."""
+        opaque = self.second.opaque
+        groups: list[set[int]] = [{one, other} for _, one, other, _ in self.curvatures]
+        groups += [{v for v in (*i.tangents, *i.moving) if v is not None} for i in opaque]
+        return [*groups, *({end} for end in self.ends)] if self.first.square else groups
+
+    @cached_property
+    def cuts(self) -> list[int]:
+        """Narrow vertices that columns pass through."""
+        local = self.fused_local
+        return narrow_cuts(local, self.sizes(local), self.second.inputs, self.groups)
+
+    def with_columns(self, cut: int | None) -> Self | None:
+        """The program on from here to a column at every nonlinear vertex; None without the cut."""
+        if cut is not None and cut >= len(self.cuts):
+            return None
+        twin = self.fork()
+        twin.add_columns(cut)
+        return twin
+
+    def add_columns(self, cut: int | None) -> None:
+        """Contract Jacobians with every curvature."""
+        local, targets, weights = self.fused_local, self.targets, self.weights
         if cut is None:
-            spans = self.jacobians(fused, starts, [*targets, *(ends if jacobian else ())])
-            whole = spans
+            ends = self.ends if self.jacobian else ()
+            self.spans = self.jacobians(local, self.starts, [*targets, *ends])
+            self.whole = self.spans
         else:
-            found = narrow_cuts(fused, self.sizes(fused), second.inputs, groups)
-            if cut >= len(found):
-                return None
-            spans, weights = self.compressed(fused, starts, weights, targets, found[cut])
-            whole = self.jacobians(fused, self.identity_columns(), ends) if jacobian else {}
-        weighted = spans if weights is None else self.weighted(spans, weights, targets)
-        columns = self.columns(curvatures, spans, weighted, metric.scale)
-        self.drift_columns(local, drift, columns)
-        carried = self.carry(local, columns, [self.graph.by_name[v].variable for v in order])
-        carried.update({leaf: edge for leaf, edge in drift.items() if leaf in ends})
-        if first.square:
+            self.spans, weights = self.compressed(
+                local, self.starts, weights, targets, self.cuts[cut]
+            )
+            if self.jacobian:
+                self.whole = self.jacobians(local, self.identity_columns(), self.ends)
+        self.weighted_spans = (
+            self.spans if weights is None else self.weighted(self.spans, weights, targets)
+        )
+        self.found_columns = self.columns(
+            self.curvatures, self.spans, self.weighted_spans, self.metric.scale
+        )
+        self.drift_columns(self.local, self.drift, self.found_columns)
+
+    def carried(self, order: Sequence[VertexName]) -> Program:
+        """The complete program whose columns are carried in an order."""
+        return self.fork().carry_columns(order)
+
+    def carry_columns(self, order: Sequence[VertexName]) -> Program:
+        """Carry the columns to the outputs."""
+        second, ends = self.second, self.ends
+        variables = [self.graph.by_name[v].variable for v in order]
+        carried = self.carry(self.local, self.found_columns, variables)
+        carried.update({leaf: edge for leaf, edge in self.drift.items() if leaf in ends})
+        if self.first.square:
             squares = {(v, v, v, False): self.elementwise(v) for v in sorted(ends)}
-            for v, square in self.products(squares, spans, weighted, metric.scale).items():
+            made = self.products(squares, self.spans, self.weighted_spans, self.metric.scale)
+            for v, square in made.items():
                 total = self.sum(carried.get(v), square, v)
                 if total is not None:
                     carried[v] = total
         for end, atom in zip(second.outputs, self.listing.outputs, strict=False):
             type_ = self.listing.type_of(atom)
             row = [self.block(carried.get(end) if end is not None else None, type_, ())]
-            if jacobian:
+            if self.jacobian:
                 for space, leaf in enumerate(second.inputs):
-                    edge = whole.get(end, {}).get(space) if end is not None else None
+                    edge = self.whole.get(end, {}).get(space) if end is not None else None
                     row.append(self.block(edge, type_, self.shape_of(leaf)))
             self.program.blocks.append(row)
         self.program.values = [self.value(atom) for atom in self.listing.outputs]
@@ -276,7 +330,7 @@ class _Laplacian(Carrier):
     ) -> Jacobians:
         """The Jacobians of the targets times A."""
         result: Jacobians = {}
-        for v in targets:
+        for v in sorted(targets):
             row: dict[int, Edge | None] = {}
             for i, edge in spans.get(v, {}).items():
                 if i not in weights:
