@@ -200,7 +200,7 @@ def laplacian_plan(
 
     def build(graph: SecondOrderGraph, order: EliminationOrder, cut: int | None) -> Plan | None:
         program = build_laplacian(graph, order.vertices, metric, jacobian, cut, first)
-        return None if program is None else Plan(graph.graph, order, program)
+        return None if program is None else Plan(graph.graph, order, program, again=True)
 
     def work(plan: Plan) -> float:
         # Under `vmap` the parameters stay, so what depends on them alone is computed once.

@@ -92,6 +92,11 @@ def _cos(x: Array) -> Array:
 
 #: Partials that are primitives: where the function evaluates one on the same operand, so be it.
 PRIMITIVE_PARTIALS: dict[Callable[..., Array], str] = {_sin: "sin", _cos: "cos"}
+#: Derivatives of these partials: a number and the partial that it multiplies.
+PARTIALS_OF_PARTIALS: dict[Callable[..., Array], tuple[int, Callable[..., Array]]] = {
+    _sin: (1, _cos),
+    _cos: (-1, _sin),
+}
 
 _TWO_OVER_ROOT_PI = 1.1283791670955126
 _LN2 = 0.6931471805599453
