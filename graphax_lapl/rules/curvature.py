@@ -327,8 +327,8 @@ def _elementwise(reference: Local, listing: Listing) -> list[tuple[int, Piece]]:
         )
         name = f"d({reference.name})"
         local = Local(name, fun, reference.arguments, reference.shape, "elementwise")
-        for piece in _diagonal(reference.shape, shape_of(argument, listing), (local,)):
-            result.append((place, Piece(piece.term.scaled(number), piece.references)))
+        pieces = _diagonal(reference.shape, shape_of(argument, listing), (local,))
+        result += [(place, Piece(p.term.scaled(number), p.references)) for p in pieces]
     return result
 
 
