@@ -7,6 +7,8 @@ neighbours is found three times. Every later product would be taken three times.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from .draft import Draft, DraftFactor
@@ -35,16 +37,13 @@ def add_repeats(item: Item, writer: RecipeWriter) -> Item:
         places = [k for k, axis in enumerate(factor.axes) if name in axis.labels]
         if factor.opaque or len(places) != 1 or len(factor.axes[places[0]].parts) > 1:
             continue
-        sizes = dict(enumerate(term.sizes))
-        positions = np.stack([axis.evaluate([name], sizes) for axis in maps], axis=-1)
-        unique, group = np.unique(positions, axis=0, return_inverse=True)
-        count, longest = len(unique), int(np.bincount(group.ravel()).max())
-        size = sizes[name]
-        if count > WORTHWHILE * size or count * longest > FILLED * size:
+        found = _groups(tuple(maps), name, term.sizes[name])
+        if found is None:
             continue
+        unique, group, longest = found
         draft = Draft.of(term, operands)
-        _add(draft, draft.factors[holders[0]], places[0], name, group.ravel(), longest, writer)
-        new = draft.fresh(count)
+        _add(draft, draft.factors[holders[0]], places[0], name, group, longest, writer)
+        new = draft.fresh(len(unique))
         for axes in (draft.out, draft.into):
             for k, axis in enumerate(axes):
                 if name in axis.labels:
@@ -58,6 +57,31 @@ def add_repeats(item: Item, writer: RecipeWriter) -> Item:
         assert finished is not None
         return add_repeats(finished, writer)
     return item
+
+
+@lru_cache(maxsize=4096)
+def _groups(
+    maps: tuple[IndexMap, ...], name: int, size: int
+) -> tuple[np.ndarray, np.ndarray, int] | None:
+    """The positions that a label selects, each once, and which of them each of its values selects.
+
+    Returns:
+        Positions of shape (count, maps), in ascending order; for every value of the label its
+        position's number; how often the most frequent one occurs. None where adding does not pay.
+    """
+    positions = np.stack([axis.evaluate([name], {name: size}) for axis in maps], axis=-1)
+    if any((np.diff(column) > 0).all() for column in positions.T):
+        return None
+    group = np.zeros(size, np.int64)
+    for column in positions.T:  # numbers of positions by rank: sorting rows takes ten times as long
+        _, rank = np.unique(column, return_inverse=True)
+        _, first, group = np.unique(
+            group * size + rank.ravel(), return_index=True, return_inverse=True
+        )
+    count, longest = len(first), int(np.bincount(group.ravel()).max())
+    if count > WORTHWHILE * size or count * longest > FILLED * size:
+        return None
+    return positions[first], group.ravel(), longest
 
 
 def _add(
