@@ -78,3 +78,19 @@ def test_derivative_of_the_laplacian(name):
         return lambda x: jnp.trace(jax.hessian(fun)(x).reshape(x.size, x.size))
 
     assert_same(by(laplacian_ve), by(trace))
+
+
+def test_pairs_of_a_square_array_are_read_one_by_one():
+    """Entries above a masked diagonal are gathered at once, not as a product of two selections."""
+    n, x = 32, jnp.asarray(3 * numbers(32, 3))
+    mask = np.triu(np.ones((n, n)), 1)
+
+    def fun(x):
+        square = jnp.sum((x[:, None] - x[None]) ** 2, axis=-1) + np.eye(n)
+        return jnp.sum(mask * (square**-6 - square**-3))
+
+    hessian = jax.hessian(fun)(x).reshape(x.size, x.size)
+    assert_same(laplacian_ve(fun)(x), jnp.trace(hessian))
+    made = jax.make_jaxpr(laplacian_ve(fun))(x)
+    pairs = n * (n - 1) // 2
+    assert f"[{pairs},{pairs}]" not in str(made)
