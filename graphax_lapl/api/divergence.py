@@ -114,7 +114,10 @@ def divergence_plan(prepared: Prepared, order: Any) -> Plan:
     graph = prepared.graph
 
     def best(orders: Sequence[EliminationOrder]) -> Plan:
-        plans = [Plan(graph, order, build_divergence(graph, order.vertices)) for order in orders]
+        plans = [
+            Plan(graph, order, build_divergence(graph, order.vertices), again=True)
+            for order in orders
+        ]
         return min(plans, key=lambda plan: plan.predicted_work)
 
     return programmed(

@@ -208,7 +208,7 @@ def laplacian_plan(
         for order, cut in itertools.product(orders, choices):
             program = programs.program(order.vertices, cut)
             if program is not None:
-                yield Plan(graph.graph, order, program)
+                yield Plan(graph.graph, order, program, again=True)
 
     def work(plan: Plan) -> float:
         # Under `vmap` the parameters stay, so what depends on them alone is computed once.

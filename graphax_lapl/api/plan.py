@@ -47,12 +47,14 @@ class Plan:
         order: the elimination order, with the graph's fingerprint.
         whole: the program that yields values and Jacobian.
         follow: makes the Jacobian function that follows an order (set by `make_plan`).
+        again: whether results will probably be differentiated again, as operators in a loss are.
     """
 
     graph: ComputationalGraph
     order: EliminationOrder
     whole: Program = field(repr=False)
     follow: Callable[[Any], Callable[..., Any]] | None = field(default=None, repr=False)
+    again: bool = field(default=False, repr=False)
 
     @classmethod
     def build(
@@ -160,12 +162,11 @@ class Plan:
 
         return run
 
-    @staticmethod
-    def _held_for(program: Program, sparse: bool) -> dict[int, tuple[int, int]]:
+    def _held_for(self, program: Program, sparse: bool) -> dict[int, tuple[int, int]]:
         """Which slots are written to memory before they are read, and for which sizes."""
         if sparse:
             return dict.fromkeys(shared_work(program), HELD_SIZES)
-        return worth_holding(program)
+        return worth_holding(program, self.again)
 
     def emitted(self, values: bool, sparse: bool) -> Callable[..., tuple[Any, Any]]:
         """`emit`, jitted and remembered."""

@@ -20,6 +20,7 @@ from .draft import Draft, DraftFactor
 from .maps import IndexMap, label
 from .merge import Item, merge
 from .operations import Assemble, Recipe, RecipeWriter
+from .repeats import add_repeats
 from .terms import Factor, Number, Structure, Term, intern_structure
 from .unify import Unsolvable, solve
 
@@ -366,7 +367,8 @@ def sum_of_terms(
     writer: RecipeWriter,
 ) -> Recipe:
     """Merge terms of equal pattern and write the sum out where it is no longer sparse."""
-    merged = consolidate(merge(items, writer), (*out_shape, *in_shape), writer)
+    alone = [add_repeats(item, writer) for item in items]
+    merged = consolidate(merge(alone, writer), (*out_shape, *in_shape), writer)
     structure = intern_structure(
         out_shape, in_shape, [term for term, _ in merged], complex_out, complex_in
     )

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from ..edges.maps import IndexMap
+from ..edges.maps import IndexMap, label
 from ..edges.operations import SMALL_PRODUCT, Combine, Einsum, Read
 from ..edges.terms import Number
 
@@ -66,7 +66,8 @@ def read(value: Array, view: Read, sizes: dict[int, int]) -> tuple[Array, tuple[
     """The operand as an array with one axis per label, and those labels."""
     names: list[int] = []
     axis = 0
-    for index_map in view.axes:
+    value, axes = _read_jointly(value, list(view.axes), sizes)
+    for index_map in axes:
         value, found = _read_axis(value, axis, index_map, sizes)
         names += found
         axis += len(found)
@@ -81,17 +82,46 @@ def read(value: Array, view: Read, sizes: dict[int, int]) -> tuple[Array, tuple[
     return value, tuple(names)
 
 
+def _read_jointly(
+    value: Array, axes: list[IndexMap], sizes: dict[int, int]
+) -> tuple[Array, list[IndexMap]]:
+    """Axes that tables of one label read, replaced by a first one for that label.
+
+    One gather picks as many entries as the label has values; axis by axis it would be their square.
+    """
+    for name in sorted({name for axis in axes for name in axis.labels}):
+        places = [k for k, axis in enumerate(axes) if axis.labels == (name,)]
+        if len(places) < 2 or all(axes[k].is_affine for k in places):
+            continue
+        positions = []
+        for k in places:
+            value, index_map = _padded(value, k, axes[k], sizes)
+            positions.append(index_map.evaluate([name], sizes).astype(np.int32))
+        rest = [k for k in range(value.ndim) if k not in places]
+        value = lax.transpose(value, [*places, *rest])
+        value = value.at[tuple(positions)].get(mode="promise_in_bounds")
+        axes = [label(name), *(axes[k] for k in rest)]
+    return value, axes
+
+
+def _padded(
+    value: Array, axis: int, index_map: IndexMap, sizes: dict[int, int]
+) -> tuple[Array, IndexMap]:
+    """The array with zeros where a map reads outside of it, and the map into that."""
+    low, high = index_map.bounds(sizes)
+    if low >= 0 and high < value.shape[axis]:
+        return value, index_map
+    config = [(0, 0, 0)] * value.ndim
+    before = max(0, -low)
+    config[axis] = (before, max(0, high + 1 - value.shape[axis]), 0)
+    return lax.pad(value, np.zeros((), value.dtype), config), index_map.shifted(before)
+
+
 def _read_axis(
     value: Array, axis: int, index_map: IndexMap, sizes: dict[int, int]
 ) -> tuple[Array, list[int]]:
     """Replace one axis by the axes of the labels that select its positions."""
-    low, high = index_map.bounds(sizes)
-    if low < 0 or high >= value.shape[axis]:  # zero outside
-        config = [(0, 0, 0)] * value.ndim
-        before = max(0, -low)
-        config[axis] = (before, max(0, high + 1 - value.shape[axis]), 0)
-        value = lax.pad(value, np.zeros((), value.dtype), config)
-        index_map = index_map.shifted(before)
+    value, index_map = _padded(value, axis, index_map, sizes)
     extent = value.shape[axis]
     if not index_map.parts:
         return lax.index_in_dim(value, index_map.offset, axis, keepdims=False), []

@@ -193,8 +193,13 @@ class FusedProgram:
         return cost
 
 
-def worth_holding(program: Program) -> dict[int, tuple[int, int]]:
+def worth_holding(program: Program, again: bool = False) -> dict[int, tuple[int, int]]:
     """Slots that are worth holding, and for which sizes.
+
+    Args:
+        program: the program.
+        again: whether its results will probably be differentiated again, as a Laplacian in a loss
+            is: the derivative's kernels then read what this program has one reader for.
 
     Returns:
         For each slot the number of elements (those of a batch together) from which on it is worth
@@ -210,6 +215,12 @@ def worth_holding(program: Program) -> dict[int, tuple[int, int]]:
             size = fused.sizes[slot]
             first, _ = ranges.get(slot, (samples * size, 0))
             ranges[slot] = (first, end * size)
+    if again:
+        for step in fused.steps:
+            saved = step.nanoseconds - MEMORY * step.work
+            if step.inside and not step.kept and saved > 0:
+                for slot in step.outputs:
+                    ranges[slot] = (math.ceil(HOLDING / saved * step.work), UNBOUNDED)
     return ranges
 
 

@@ -27,6 +27,7 @@ from ..edges.terms import Factor, Term, intern_structure
 from ..edges.unify import Unsolvable
 from ..graph.computational_graph import Arrow
 from ..graph.listing import Equation, Listing
+from .elementwise import PARTIALS_OF_PARTIALS
 from .opaque import fallback
 from .registry import find_rule
 from .site import Known, Local, OpaqueMap, Piece, Primal, Reference, Site, shape_of
@@ -320,10 +321,14 @@ def _elementwise(reference: Local, listing: Listing) -> list[tuple[int, Piece]]:
     """Derivatives of an elementwise function along each of its arguments."""
     result: list[tuple[int, Piece]] = []
     for place, argument in enumerate(reference.arguments):
-        fun = _derivative(reference.fun, place)
-        local = Local(f"d({reference.name})", fun, reference.arguments, reference.shape)
-        shape = shape_of(argument, listing)
-        result += [(place, piece) for piece in _diagonal(reference.shape, shape, (local,))]
+        number, fun = PARTIALS_OF_PARTIALS.get(reference.fun) or (
+            1,
+            _derivative(reference.fun, place),
+        )
+        name = f"d({reference.name})"
+        local = Local(name, fun, reference.arguments, reference.shape, "elementwise")
+        pieces = _diagonal(reference.shape, shape_of(argument, listing), (local,))
+        result += [(place, Piece(p.term.scaled(number), p.references)) for p in pieces]
     return result
 
 

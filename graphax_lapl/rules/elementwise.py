@@ -90,8 +90,37 @@ def _cos(x: Array) -> Array:
     return lax.cos(x)
 
 
+def _sinh(x: Array) -> Array:
+    return lax.sinh(x)
+
+
+def _cosh(x: Array) -> Array:
+    return lax.cosh(x)
+
+
+def _reciprocal(x: Array) -> Array:
+    return 1 / x
+
+
+def _squared_reciprocal(x: Array) -> Array:
+    return lax.square(1 / x)  # of the quotient, which is there already
+
+
 #: Partials that are primitives: where the function evaluates one on the same operand, so be it.
-PRIMITIVE_PARTIALS: dict[Callable[..., Array], str] = {_sin: "sin", _cos: "cos"}
+PRIMITIVE_PARTIALS: dict[Callable[..., Array], str] = {
+    _sin: "sin",
+    _cos: "cos",
+    _sinh: "sinh",
+    _cosh: "cosh",
+}
+#: Derivatives of these partials: a number and the partial that it multiplies.
+PARTIALS_OF_PARTIALS: dict[Callable[..., Array], tuple[int, Callable[..., Array]]] = {
+    _sin: (1, _cos),
+    _cos: (-1, _sin),
+    _sinh: (1, _cosh),
+    _cosh: (1, _sinh),
+    _reciprocal: (-1, _squared_reciprocal),
+}
 
 _TWO_OVER_ROOT_PI = 1.1283791670955126
 _LN2 = 0.6931471805599453
@@ -110,15 +139,15 @@ defelementwise("sin", _cos)
 defelementwise("cos", (-1, _sin))
 defelementwise("tan", lambda out: 1 + out * out)
 defelementwise("tanh", lambda out: 1 - out * out)
-defelementwise("sinh", lambda x: lax.cosh(x))
-defelementwise("cosh", lambda x: lax.sinh(x))
+defelementwise("sinh", _cosh)
+defelementwise("cosh", _sinh)
 defelementwise("asin", lambda x: lax.rsqrt(1 - x * x))
 defelementwise("acos", lambda x: -lax.rsqrt(1 - x * x))
 defelementwise("atan", lambda x: 1 / (1 + x * x))
 defelementwise("asinh", lambda x: lax.rsqrt(x * x + 1))
 defelementwise("acosh", lambda x: lax.rsqrt((x - 1) * (x + 1)))
 defelementwise("atanh", lambda x: 1 / ((1 - x) * (1 + x)))
-defelementwise("log", lambda x: 1 / x)
+defelementwise("log", _reciprocal)
 defelementwise("log1p", lambda x: 1 / (1 + x))
 defelementwise("expm1", lambda out: out + 1)
 defelementwise("exp2", lambda out: out * _LN2)
@@ -162,10 +191,6 @@ def _div(site: Site, i: int, k: int) -> list[Piece]:
             return site.diagonal(0, None, 1 / number)
         return site.diagonal(0, _local(site, "ddiv", _reciprocal, [site.value(1)]))
     return site.diagonal(1, _local(site, "ddiv", _minus_quotient, [site.out(), site.value(1)]))
-
-
-def _reciprocal(y: Array) -> Array:
-    return 1 / y
 
 
 def _minus_quotient(out: Array, y: Array) -> Array:
