@@ -147,9 +147,6 @@ def laplacian_ve(
             values = jaxpr_as_fun(traced.closed)(*traced.leaves)[traced.n_out :]
         else:
             plan = laplacian_plan(prepared, order, metric, compress=compress)
-            if metric.kind == "matrix":  # the program wants the transposed blocks: those of A^T = A
-                count = len(traced.in_types)
-                arrays = [arrays[j * count + i] for i in range(count) for j in range(count)]
             inputs = [*prepared.inputs, *arrays]
             values, blocks = plan.run(inputs, False, False, prepared.key is not None)
             leaves = [row[0] for row in blocks]

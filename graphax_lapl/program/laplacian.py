@@ -34,8 +34,8 @@ class Metric:
 
     Attributes:
         kind: "identity"; "seeds", A = S^T S, with an array (columns, *leaf) per leaf as further
-            input of the program; "diagonal", an array like the leaf per leaf; "matrix", an array
-            (*other leaf, *leaf) per pair of leaves, row by row.
+            input of the program; "diagonal", an array like the leaf per leaf; "matrix", the block
+            (*leaf, *other leaf) of the symmetric A per pair of leaves, row by row.
         columns: number of seeds.
         leaves: for each leaf whether A has entries there (None: everywhere); not with seeds.
         scale: a number that A is multiplied with.
@@ -172,24 +172,22 @@ class _Laplacian(Carrier):
         if metric.kind == "identity":
             return starts, None
         weights: dict[int, dict[int, Edge]] = {}
-        for i, leaf in enumerate(leaves):
-            shape, dtype = self.shape_of(leaf), self.dtype_of(leaf)
-            if not metric.moves(i):
-                continue
+        moving = [(i, self.shape_of(leaf)) for i, leaf in enumerate(leaves) if metric.moves(i)]
+        for i, shape in moving:
+            dtype = self.dtype_of(leaves[i])
             if metric.kind == "diagonal":
                 slot = self.extra_input(shape, dtype)
                 structure = _diagonal_structure(shape)
                 if structure.terms:
                     weights[i] = {i: (structure, (slot,))}
                 continue
-            for j, other in enumerate(leaves):
-                if not metric.moves(j):
-                    continue
-                other_shape = self.shape_of(other)
-                slot = self.extra_input((*other_shape, *shape), dtype)
-                structure = dense_structure(shape, other_shape)
+            for j, other_shape in moving:
+                # Matrices are stored with the input's axes first: the block (i, j) of A, as an
+                # array, is the map from leaf i to leaf j, which the symmetry of A makes A's own.
+                slot = self.extra_input((*shape, *other_shape), dtype)
+                structure = dense_structure(other_shape, shape)
                 if structure.terms:
-                    weights.setdefault(i, {})[j] = (structure, (slot,))
+                    weights.setdefault(j, {})[i] = (structure, (slot,))
         return starts, weights
 
     def drift_inputs(self, first: FirstOrder) -> dict[int, Edge]:
