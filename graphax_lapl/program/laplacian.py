@@ -50,6 +50,11 @@ class Metric:
         """Whether second derivatives with respect to a leaf are wanted."""
         return self.leaves is None or self.leaves[leaf]
 
+    @property
+    def spans_all(self) -> bool:
+        """Whether the columns are those of the Jacobian."""
+        return self.kind != "seeds" and self.leaves is None
+
 
 @dataclass(frozen=True)
 class FirstOrder:
@@ -116,15 +121,18 @@ class _Laplacian(Carrier):
         if first.square:
             targets |= ends
             groups += [{end} for end in ends]
+        whole: Jacobians = {}
         if cut is None:
-            spans = self.jacobians(fused, starts, [*targets, *(ends if jacobian else ())])
-            whole = spans
+            shared = jacobian and metric.spans_all
+            spans = self.jacobians(fused, starts, [*targets, *(ends if shared else ())])
+            whole = spans if shared else whole
         else:
             found = narrow_cuts(fused, self.sizes(fused), second.inputs, groups)
             if cut >= len(found):
                 return None
             spans, weights = self.compressed(fused, starts, weights, targets, found[cut])
-            whole = self.jacobians(fused, self.identity_columns(), ends) if jacobian else {}
+        if jacobian and not whole:
+            whole = self.jacobians(fused, self.identity_columns(), ends)
         weighted = spans if weights is None else self.weighted(spans, weights, targets)
         columns = self.columns(curvatures, spans, weighted, metric.scale)
         self.drift_columns(local, drift, columns)

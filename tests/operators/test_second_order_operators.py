@@ -263,6 +263,17 @@ def test_kinetic_energy_is_that_of_the_wave_function():
     close(found, -0.5 * reference(psi, POINT, jnp.eye(N), jnp.zeros(N), 0.0) / psi(POINT))
 
 
+def test_kinetic_energy_with_an_auxiliary_value():
+    def with_aux(x):
+        return (jnp.sign(x[0]), wide(x)), {"sum": jnp.sum(x)}
+
+    energy, aux = local_kinetic_energy(with_aux, has_aux=True)(POINT)
+    close(energy, kinetic_reference(wide, POINT))
+    close(aux["sum"], jnp.sum(POINT))
+    with pytest.raises(InvalidArgumentError, match="must return a pair"):
+        local_kinetic_energy(wide, has_aux=True)(POINT)
+
+
 def test_pairs():
     def slater(x):
         return jnp.linalg.slogdet(jnp.sin(jnp.outer(x[:3], jnp.arange(1.0, 4.0))) + jnp.eye(3))
