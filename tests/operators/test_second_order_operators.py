@@ -270,7 +270,7 @@ def test_kinetic_energy_with_an_auxiliary_value():
     energy, aux = local_kinetic_energy(with_aux, has_aux=True)(POINT)
     close(energy, kinetic_reference(wide, POINT))
     close(aux["sum"], jnp.sum(POINT))
-    with pytest.raises(InvalidArgumentError, match="must return a pair"):
+    with pytest.raises(InvalidTypeError, match="must return a pair"):
         local_kinetic_energy(wide, has_aux=True)(POINT)
 
 
