@@ -18,7 +18,7 @@ from .plain import divergence_ways
 from .plan import Plan
 from .planning import Prepared, prepare, programmed
 from .stochastic import Stochastic, check_stochastic, estimated_trace, take_key
-from .twice import reverse_only
+from .twice import raveling_order, reverse_only
 
 __all__ = ["divergence_plan", "divergence_ve"]
 
@@ -44,7 +44,7 @@ def divergence_ve(
         order: as for `jacve`, compressed evaluation aside; "auto" also tries orders that meet in a
             narrow vertex, and "autotune" the traces of JAX's own Jacobians ("jax.jacfwd" and
             "jax.jacrev" as orders).
-        argnums: which positional arguments it is a map of.
+        argnums: which positional arguments it is a map of, in the order of its outputs.
         has_aux: whether `fun` returns a pair `(value, aux)`.
         stochastic: None for the exact trace; `Hutchinson(samples)` or `HutchPlusPlus(samples)` for
             an unbiased estimate from so many products of the Jacobian with random vectors, to which
@@ -93,10 +93,11 @@ def divergence_ve(
 def _estimated(prepared: Prepared, stochastic: Stochastic, key: Array) -> tuple[Array, list[Any]]:
     """The estimated divergence, and the auxiliary values."""
     evaluate, leaves = prepared.of_leaves()
+    ravel = raveling_order(prepared.traced)
 
     def value(*moving: Array) -> list[Array]:
-        found: list[Array] = evaluate(*moving)[0]
-        return found
+        found = dict(zip(ravel, evaluate(*moving)[0], strict=True))
+        return [found[k] for k in range(len(ravel))]
 
     def push(tangents: list[Array]) -> list[Array]:
         return jax.jvp(value, leaves, tangents)[1]
@@ -112,18 +113,21 @@ def _estimated(prepared: Prepared, stochastic: Stochastic, key: Array) -> tuple[
 def divergence_plan(prepared: Prepared, order: Any) -> Plan:
     """The plan of a divergence."""
     graph = prepared.graph
+    places = tuple(raveling_order(prepared.traced))
 
     def best(orders: Sequence[EliminationOrder]) -> Plan:
-        plans = [
-            Plan(graph, order, build_divergence(graph, order.vertices), again=True)
-            for order in orders
-        ]
-        return min(plans, key=lambda plan: plan.predicted_work)
+        return min(
+            (
+                Plan(graph, order, build_divergence(graph, order.vertices, places), again=True)
+                for order in orders
+            ),
+            key=lambda plan: plan.predicted_work,
+        )
 
     return programmed(
         prepared,
         order,
-        "divergence",
+        ("divergence", places),
         best,
         CHOICES,
         lambda: meeting_orders(graph),
@@ -135,12 +139,12 @@ def _check_like(prepared: Prepared) -> None:
     traced = prepared.traced
     outputs = [variable.aval for variable in traced.closed.jaxpr.outvars[: traced.n_out]]
     found = [tuple(aval.shape) for aval in outputs]
-    expected = [tuple(aval.shape) for aval in traced.in_types]
-    if found != expected or traced.argnums != tuple(sorted(traced.argnums)):
+    expected = [tuple(traced.in_types[k].shape) for k in raveling_order(traced)]
+    if found != expected:
         raise InvalidArgumentError(
             f"{traced.name} must map its arguments {traced.argnums} to arrays of the same shapes: "
-            f"they have shapes {expected}, its outputs {found}. Choose other argnums (ascending), "
-            "or return arrays like them."
+            f"they have shapes {expected}, its outputs {found}. Choose other argnums, or return "
+            "arrays like them."
         )
     into, out = _paths(traced.in_trees), _paths([traced.out_tree])
     if len(out) > 1 and [path[1:] for path in out] not in (into, [path[1:] for path in into]):

@@ -116,9 +116,7 @@ def laplacian_ve(
         18.0
     """
     check_callable(fun)
-    if weights is not None and seeds is not None:
-        raise InvalidArgumentError("weights and seeds both say what A is; pass one of them.")
-
+    _check_one_metric(weights, seeds)
     check_stochastic(stochastic)
     if stochastic is not None and (weights is not None or seeds is not None):
         raise InvalidArgumentError(
@@ -140,19 +138,11 @@ def laplacian_ve(
             dtype = jnp.result_type(*(aval.dtype for aval in traced.in_types))
             total = sum(math.prod(aval.shape) for aval in traced.in_types)
             rows = stochastic.rows(key, total, dtype) / math.sqrt(stochastic.samples)
-        metric, arrays = _metric(traced, args, weights, rows)
-        around = follows_rules_of_rules(prepared)
-        if metric.kind == "matrix" and not around:
-            # A rule of the user's may have an asymmetric derivative; A says which half is meant.
-            around = bool(prepared.listing.moves_with)
-            arrays = arrays if around else _symmetrized(arrays)
+        metric, arrays, around = _contraction(prepared, args, weights, rows)
         if around:
             leaves = contracted_hessian(prepared, order, metric, arrays)
             values = jaxpr_as_fun(traced.closed)(*traced.leaves)[traced.n_out :]
         else:
-            if metric.kind == "matrix":  # the program wants the transposed blocks: those of A^T = A
-                count = len(traced.in_types)
-                arrays = [arrays[j * count + i] for i in range(count) for j in range(count)]
             plan = laplacian_plan(prepared, order, metric, compress=compress, given=arrays)
             inputs = [*prepared.inputs, *arrays]
             values, blocks = plan.run(inputs, False, False, prepared.key is not None)
@@ -161,6 +151,19 @@ def laplacian_ve(
         return (tree, rebuild_aux(prepared, values)) if has_aux else tree
 
     return laplacian
+
+
+def _contraction(
+    prepared: Prepared, args: tuple[Any, ...], weights: Any, seeds: Any
+) -> tuple[Metric, list[Array], bool]:
+    """The metric, its arrays, and whether JAX's own first derivative is differentiated."""
+    metric, arrays = _metric(prepared.traced, args, weights, seeds)
+    around = follows_rules_of_rules(prepared)
+    if metric.kind == "matrix" and not around:
+        # A rule of the user's may have an asymmetric derivative; A says which half is meant.
+        around = bool(prepared.listing.moves_with)
+        arrays = arrays if around else _symmetrized(arrays)
+    return metric, arrays, around
 
 
 def _estimated(prepared: Prepared, stochastic: HutchPlusPlus, key: Array) -> tuple[Any, list[Any]]:
@@ -310,6 +313,9 @@ def forward_laplacian(
     fun: Callable[..., Any],
     order: Any = "auto",
     argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    weights: Any = None,
+    seeds: Any = None,
     strict: bool = False,
 ) -> Callable[..., Any]:
     """Value, Jacobian and Laplacian of every output of `fun` in one program.
@@ -318,65 +324,72 @@ def forward_laplacian(
         fun: as for `laplacian_ve`.
         order: as for `laplacian_ve`.
         argnums: as for `laplacian_ve`.
+        has_aux: as for `laplacian_ve`.
+        weights: as for `laplacian_ve`; the Jacobian is that of `fun` all the same.
+        seeds: as for `weights`.
         strict: as for `laplacian_ve`.
 
     Returns:
         A function with the signature of `fun` that returns a `LaplacianResult` in the place of
-        every output leaf.
+        every output leaf; with has_aux the pair of that and the auxiliary value.
 
     Raises:
-        InvalidArgumentError: for argnums out of range.
-        InvalidTypeError: for complex or integer arguments.
+        InvalidArgumentError: for weights or seeds of another shape, or both, and for argnums out
+            of range.
+        InvalidTypeError: for complex or integer arguments, and for weights or seeds that are not
+            real numbers.
         InvalidOrderError: for an order that does not fit the function.
         FallbackError: with strict, naming the primitive and the line of the user's code.
     """
     check_callable(fun)
+    _check_one_metric(weights, seeds)
 
     @functools.wraps(fun, updated=())
     def value_jacobian_laplacian(*args: Any, **kwargs: Any) -> Any:
-        prepared = prepare(fun, args, kwargs, argnums, orders=2, strict=strict)
+        prepared = prepare(fun, args, kwargs, argnums, has_aux, 2, strict)
         traced = prepared.traced
         check_real_inputs(traced)
-        if follows_rules_of_rules(prepared):
-            return _by_rules(fun, prepared, order, args, kwargs, argnums)
-        plan = laplacian_plan(prepared, order, Metric(), jacobian=True)
-        values, blocks = plan.run(prepared.inputs, True, True, prepared.key is not None)
-        results = []
-        ravel = raveling_order(traced)
-        rows = sparse_leaves(plan.pruned(True), blocks)
-        for value, parts in zip(values, rows, strict=False):
-            column, leaves = parts[0].todense(), parts[1:]
-            jacobian = LaplacianJacobian(tuple(leaves[k] for k in ravel), tuple(value.shape))
-            results.append(LaplacianResult(value, jacobian, column))
-        return tree_util.tree_unflatten(traced.out_tree, results)
+        metric, arrays, around = _contraction(prepared, args, weights, seeds)
+        if around:
+            results, aux = _by_rules(prepared, order, metric, arrays)
+        else:
+            plan = laplacian_plan(prepared, order, metric, jacobian=True, given=arrays)
+            inputs = [*prepared.inputs, *arrays]
+            found, blocks = plan.run(inputs, True, True, prepared.key is not None)
+            values, aux = found[: traced.n_out], found[traced.n_out :]
+            rows = sparse_leaves(plan.pruned(True), blocks)
+            results = [
+                _result(traced, value, parts[1:], parts[0].todense())
+                for value, parts in zip(values, rows, strict=True)
+            ]
+        tree = tree_util.tree_unflatten(traced.out_tree, results)
+        return (tree, rebuild_aux(prepared, aux)) if has_aux else tree
 
     return value_jacobian_laplacian
 
 
 def _by_rules(
-    fun: Callable[..., Any],
-    prepared: Prepared,
-    order: Any,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    argnums: int | Sequence[int],
-) -> Any:
-    """Results for functions whose rule exists for cotangents only."""
-    traced = prepared.traced
-    laplacians = contracted_hessian(prepared, order, Metric(), ())
-    value, tree = value_and_jacve(fun, order, argnums, sparse_representation=True)(*args, **kwargs)
-    values = tree_util.tree_leaves(value)
-    blocks = tree_util.tree_leaves(tree, is_leaf=lambda leaf: isinstance(leaf, SparseJacobian))
-    width = len(blocks) // max(1, len(values))
+    prepared: Prepared, order: Any, metric: Metric, arrays: Sequence[Array]
+) -> tuple[list[LaplacianResult], list[Any]]:
+    """Results for functions whose second derivatives are taken of JAX's own first ones."""
+    laplacians = contracted_hessian(prepared, order, metric, arrays)
+    evaluate, moving = prepared.of_leaves()
+    (values, aux), rows = value_and_jacve(
+        evaluate, argnums=tuple(range(len(moving))), has_aux=True, sparse_representation=True
+    )(*moving)
     results = [
-        LaplacianResult(
-            value,
-            LaplacianJacobian(tuple(blocks[k * width : (k + 1) * width]), tuple(value.shape)),
-            laplacian,
-        )
-        for k, (value, laplacian) in enumerate(zip(values, laplacians, strict=True))
+        _result(prepared.traced, value, row, laplacian)
+        for value, row, laplacian in zip(values, rows, laplacians, strict=True)
     ]
-    return tree_util.tree_unflatten(traced.out_tree, results)
+    return results, aux
+
+
+def _result(
+    traced: Traced, value: Array, blocks: Sequence[SparseJacobian], laplacian: Array
+) -> LaplacianResult:
+    """The result of one output leaf; its blocks stand in the order of the trace."""
+    ordered = tuple(blocks[k] for k in raveling_order(traced))
+    return LaplacianResult(value, LaplacianJacobian(ordered, tuple(value.shape)), laplacian)
 
 
 def _metric(
@@ -455,6 +468,11 @@ def _symmetrized(blocks: Sequence[Array]) -> list[Array]:
             order = (*range(split, mirror.ndim), *range(split))
             result.append((block + lax.transpose(mirror, order).astype(block.dtype)) / 2)
     return result
+
+
+def _check_one_metric(weights: Any, seeds: Any) -> None:
+    if weights is not None and seeds is not None:
+        raise InvalidArgumentError("weights and seeds both say what A is; pass one of them.")
 
 
 def _check_real(given: Any, name: str) -> None:

@@ -111,6 +111,7 @@ def local_kinetic_energy(
     order: Any = "auto",
     argnums: int | Sequence[int] = 0,
     weights: Any = 1.0,
+    has_aux: bool = False,
     compress: bool = True,
 ) -> Callable[..., Any]:
     """The local kinetic energy `-1/2 (lap psi) / psi` of a wave function given by its logarithm.
@@ -132,10 +133,12 @@ def local_kinetic_energy(
         order: as for `laplacian_ve`.
         argnums: which positional arguments are coordinates.
         weights: 1/m per coordinate, in the forms that `second_order_operator` takes for `a`.
+        has_aux: whether `log_psi` returns a pair of what is said above and an auxiliary value.
         compress: as for `laplacian_ve`.
 
     Returns:
-        A function with the signature of `log_psi` that returns an array of the shape of log psi.
+        A function with the signature of `log_psi` that returns an array of the shape of log psi;
+        with has_aux `(energy, aux)`.
 
     Raises:
         InvalidArgumentError: where `log_psi` returns neither an array nor a pair of arrays of one
@@ -154,18 +157,23 @@ def local_kinetic_energy(
     """
     check_callable(log_psi)
 
-    @functools.wraps(log_psi, updated=())
-    def logarithm(*args: Any, **kwargs: Any) -> Any:
-        return _single_logarithm(log_psi(*args, **kwargs), getattr(log_psi, "__name__", "log_psi"))
+    name = getattr(log_psi, "__name__", "log_psi")
 
     @functools.wraps(log_psi, updated=())
-    def kinetic(*args: Any, **kwargs: Any) -> Array:
-        prepared = prepare(logarithm, args, kwargs, argnums, orders=2)
+    def logarithm(*args: Any, **kwargs: Any) -> Any:
+        result = log_psi(*args, **kwargs)
+        if has_aux and isinstance(result, tuple) and len(result) == 2:
+            return _single_logarithm(result[0], name), result[1]
+        return result if has_aux else _single_logarithm(result, name)
+
+    @functools.wraps(log_psi, updated=())
+    def kinetic(*args: Any, **kwargs: Any) -> Any:
+        prepared = prepare(logarithm, args, kwargs, argnums, has_aux, orders=2)
         metric, arrays = metric_of(prepared.traced, args, weights, "weights")
         metric = Metric(metric.kind, leaves=metric.leaves, scale=-0.5 * metric.scale)
         none: list[Any] = [None] * len(prepared.traced.in_types)
-        ((energy,), _) = _applied(prepared, order, metric, arrays, none, True, compress)
-        return energy
+        ((energy,), values) = _applied(prepared, order, metric, arrays, none, True, compress)
+        return (energy, rebuild_aux(prepared, values[1:])) if has_aux else energy
 
     return kinetic
 

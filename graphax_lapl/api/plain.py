@@ -25,7 +25,7 @@ from ..program.laplacian import FirstOrder, Metric
 from ..rules.registry import follows_users_rules
 from .plan import Plan
 from .planning import Prepared
-from .twice import contracted
+from .twice import contracted, raveling_order
 
 __all__ = ["PlainPlan", "divergence_ways", "hessian_ways", "laplacian_ways"]
 
@@ -225,6 +225,7 @@ def divergence_ways(prepared: Prepared) -> Ways:
     """The trace of the Jacobian that `jax.jacfwd` or `jax.jacrev` makes."""
     if not _real_outputs(prepared):
         return {}
+    places = raveling_order(prepared.traced)
 
     def by(derivative: Callable[..., Any]) -> Way:
         def way(
@@ -232,8 +233,8 @@ def divergence_ways(prepared: Prepared) -> Ways:
         ) -> Blocks:
             rows = derivative(fun, argnums=tuple(range(len(leaves))))(*leaves)
             traces = [
-                jnp.trace(row[k].reshape(leaf.size, leaf.size))
-                for k, (row, leaf) in enumerate(zip(rows, leaves, strict=True))
+                jnp.trace(row[k].reshape(leaves[k].size, leaves[k].size))
+                for k, row in zip(places, rows, strict=True)
             ]
             return [[sum(traces[1:], traces[0])]]
 

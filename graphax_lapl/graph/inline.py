@@ -52,7 +52,9 @@ COPIES = frozenset({"copy", "copy_p"})
 #: Equations through which no derivative flows.
 BARRIERS = frozenset({"stop_gradient"})
 #: Loops and random bits are left to the emitted program: they may take long.
-NEVER_KNOWN = frozenset({"while", "scan", "cond", "threefry2x32", "random_bits", "random_seed"})
+NEVER_KNOWN = frozenset(
+    {"while", "scan", "cond", "threefry2x32", "random_bits", "random_seed", "pvary", "pcast"}
+)
 #: What to do with an equation on an active input: keep it ("rule", or "rule:name" for a call that
 #: is recognised as a whole), inline its tangent program ("linearize"), its body ("inline") or its
 #: steps ("unroll"), or keep it as an opaque linear map ("opaque").

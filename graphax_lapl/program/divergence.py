@@ -20,29 +20,33 @@ from .tidying import tidied
 __all__ = ["build_divergence"]
 
 
-def build_divergence(graph: ComputationalGraph, order: Sequence[VertexName]) -> Program:
-    """The program of `sum_k trace(d output leaf k / d input leaf k)`.
+def build_divergence(
+    graph: ComputationalGraph, order: Sequence[VertexName], places: Sequence[int]
+) -> Program:
+    """The program of `sum_k trace(d output leaf k / d input leaf places[k])`.
 
     Args:
         graph: the graph of a map whose output leaves have the shapes of its input leaves.
         order: a permutation of the eliminable vertices; the last one is not eliminated.
+        places: for every output leaf the position of its input leaf in the graph.
 
     Returns:
         A program with one block, a scalar.
     """
-    return _Divergence(graph).divergence(order)
+    return _Divergence(graph).divergence(order, places)
 
 
 class _Divergence(Builder):
     total: Edge | None = None
 
-    def divergence(self, order: Sequence[VertexName]) -> Program:
+    def divergence(self, order: Sequence[VertexName], places: Sequence[int]) -> Program:
         edges, into = self.start()
         for vertex in order[:-1]:
             self.eliminate(vertex, edges, into)
         last = order[-1] if order else None
         first = self.graph.by_name[self.graph.inputs[0]]
-        for source, end in zip(self.graph.inputs, self.graph.outputs, strict=True):
+        for place, end in zip(places, self.graph.outputs, strict=True):
+            source = self.graph.inputs[place]
             if end is None:
                 continue
             direct = edges[source].get(end)

@@ -35,8 +35,8 @@ class Metric:
 
     Attributes:
         kind: "identity"; "seeds", A = S^T S, with an array (columns, *leaf) per leaf as further
-            input of the program; "diagonal", an array like the leaf per leaf; "matrix", an array
-            (*other leaf, *leaf) per pair of leaves, row by row.
+            input of the program; "diagonal", an array like the leaf per leaf; "matrix", the block
+            (*leaf, *other leaf) of the symmetric A per pair of leaves, row by row.
         columns: number of seeds.
         leaves: for each leaf whether A has entries there (None: everywhere); not with seeds.
         scale: a number that A is multiplied with.
@@ -50,6 +50,11 @@ class Metric:
     def moves(self, leaf: int) -> bool:
         """Whether second derivatives with respect to a leaf are wanted."""
         return self.leaves is None or self.leaves[leaf]
+
+    @property
+    def spans_all(self) -> bool:
+        """Whether the columns are those of the Jacobian."""
+        return self.kind != "seeds" and self.leaves is None
 
 
 @dataclass(frozen=True)
@@ -156,15 +161,16 @@ class _Laplacian(Carrier):
         """Contract Jacobians with every curvature."""
         local, targets, weights = self.fused_local, self.targets, self.weights
         if cut is None:
-            ends = self.ends if self.jacobian else ()
+            shared = self.jacobian and self.metric.spans_all
+            ends = self.ends if shared else ()
             self.spans = self.jacobians(local, self.starts, [*targets, *ends])
-            self.whole = self.spans
+            self.whole = self.spans if shared else {}
         else:
             self.spans, weights = self.compressed(
                 local, self.starts, weights, targets, self.cuts[cut]
             )
-            if self.jacobian:
-                self.whole = self.jacobians(local, self.identity_columns(), self.ends)
+        if self.jacobian and not self.whole:
+            self.whole = self.jacobians(local, self.identity_columns(), self.ends)
         self.weighted_spans = (
             self.spans if weights is None else self.weighted(self.spans, weights, targets)
         )
@@ -226,24 +232,22 @@ class _Laplacian(Carrier):
         if metric.kind == "identity":
             return starts, None
         weights: dict[int, dict[int, Edge]] = {}
-        for i, leaf in enumerate(leaves):
-            shape, dtype = self.shape_of(leaf), self.dtype_of(leaf)
-            if not metric.moves(i):
-                continue
+        moving = [(i, self.shape_of(leaf)) for i, leaf in enumerate(leaves) if metric.moves(i)]
+        for i, shape in moving:
+            dtype = self.dtype_of(leaves[i])
             if metric.kind == "diagonal":
                 slot = self.extra_input(shape, dtype)
                 structure = _diagonal_structure(shape)
                 if structure.terms:
                     weights[i] = {i: (structure, (slot,))}
                 continue
-            for j, other in enumerate(leaves):
-                if not metric.moves(j):
-                    continue
-                other_shape = self.shape_of(other)
-                slot = self.extra_input((*other_shape, *shape), dtype)
-                structure = dense_structure(shape, other_shape)
+            for j, other_shape in moving:
+                # Matrices are stored with the input's axes first: the block (i, j) of A, as an
+                # array, is the map from leaf i to leaf j, which the symmetry of A makes A's own.
+                slot = self.extra_input((*shape, *other_shape), dtype)
+                structure = dense_structure(other_shape, shape)
                 if structure.terms:
-                    weights.setdefault(i, {})[j] = (structure, (slot,))
+                    weights.setdefault(j, {})[i] = (structure, (slot,))
         return starts, weights
 
     def drift_inputs(self, first: FirstOrder) -> dict[int, Edge]:

@@ -187,3 +187,14 @@ def test_around_a_rule_for_cotangents(tmp_path):
     order = tuned(tmp_path, Clock(), candidates=("jax.hessian", "forward"))
     found = laplacian_ve(lambda x: jnp.sum(cubed(x)), order)(X)
     np.testing.assert_allclose(found, 6 * jnp.sum(X), rtol=1e-10)
+
+
+@pytest.mark.parametrize("order", ["auto", "reverse", "jax.jacfwd", "jax.jacrev"])
+def test_a_divergence_with_swapped_arguments(order):
+    def fun(x, y):  # the outputs are like (y, x)
+        return y**2 * jnp.sum(x), x**3 * y[0]
+
+    x, y = X, X[:2] + 0.5
+    found = divergence_ve(fun, order, argnums=(1, 0))(x, y)
+    expected = jnp.sum(2 * y * jnp.sum(x)) + jnp.sum(3 * x**2 * y[0])
+    np.testing.assert_allclose(found, expected, rtol=1e-12)

@@ -168,6 +168,37 @@ def test_trees_of_coefficients(a, diagonal):
     close(found, reference(several, POINT, jnp.diag(jnp.asarray(diagonal, float)), drift, 0.0))
 
 
+@pytest.mark.parametrize("compress", [True, False])
+@pytest.mark.parametrize("argnums", [(0, 1), (1, 0)])
+def test_full_matrix_over_several_arguments(argnums, compress):
+    """Its blocks between arguments of different shapes, for a wide and a narrow function."""
+    x, y = POINT[:3], jnp.reshape(jnp.cos(jnp.arange(4.0)), (2, 2))
+    matrix = np.random.default_rng(3).normal(size=(7, 7))
+    chosen = [(x, y)[k] for k in argnums]
+    flat, unravel = jax.flatten_util.ravel_pytree(chosen)
+
+    def mixed(x, y):
+        narrow = jnp.sum(jnp.sin(x)) * jnp.sum(y**2) + x[0] * y[1, 0]
+        return jnp.tanh(narrow), jnp.exp(narrow) * jnp.outer(y[0], x)
+
+    for k in range(2):
+
+        def fun(x, y, k=k):
+            return mixed(x, y)[k]
+
+        def of_flat(flat, fun=fun):
+            first, second = unravel(flat)
+            return fun(first, second) if argnums == (0, 1) else fun(second, first)
+
+        operator = second_order_operator(fun, matrix, argnums=argnums, compress=compress)
+        wanted = jnp.einsum("...ij,ij", jax.hessian(of_flat)(flat), matrix)
+        close(operator(x, y), wanted)
+        if k == 0:
+            slope = jax.grad(of_flat)(flat)
+            kinetic = local_kinetic_energy(fun, argnums=argnums, weights=matrix, compress=compress)
+            close(kinetic(x, y), -0.5 * (wanted + slope @ matrix @ slope))
+
+
 def test_aux():
     found, aux = second_order_operator(lambda x: (wide(x), x[0]), 1.0, has_aux=True)(POINT)
     close(found, reference(wide, POINT, jnp.eye(N), jnp.zeros(N), 0.0))
@@ -230,6 +261,17 @@ def test_kinetic_energy_is_that_of_the_wave_function():
 
     found = local_kinetic_energy(lambda x: complex_valued(x) / 10)(POINT)
     close(found, -0.5 * reference(psi, POINT, jnp.eye(N), jnp.zeros(N), 0.0) / psi(POINT))
+
+
+def test_kinetic_energy_with_an_auxiliary_value():
+    def with_aux(x):
+        return (jnp.sign(x[0]), wide(x)), {"sum": jnp.sum(x)}
+
+    energy, aux = local_kinetic_energy(with_aux, has_aux=True)(POINT)
+    close(energy, kinetic_reference(wide, POINT))
+    close(aux["sum"], jnp.sum(POINT))
+    with pytest.raises(InvalidTypeError, match="must return a pair"):
+        local_kinetic_energy(wide, has_aux=True)(POINT)
 
 
 def test_pairs():

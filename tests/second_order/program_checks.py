@@ -164,8 +164,8 @@ def _weights(program: RandomProgram, seed: int, hessian: Any, *_: Any) -> Compar
 
 
 def _divergence(program: RandomProgram, seed: int, *_: Any) -> Compared:
-    """The divergence of a field made of the program's outputs; argnums ascend there."""
-    positions = tuple(sorted(_positions(program)))
+    """The divergence of a field made of the program's outputs."""
+    positions = _positions(program)
 
     def field(*args: Any) -> Any:
         outputs = jax.tree.leaves(program.fun(*args))

@@ -14,6 +14,7 @@ from jax.flatten_util import ravel_pytree
 
 from graphax_lapl import (
     GraphaxLaplError,
+    HutchPlusPlus,
     InvalidArgumentError,
     InvalidOrderError,
     InvalidTypeError,
@@ -348,6 +349,41 @@ def test_metric_may_be_traced_and_differentiated() -> None:
     assert_same(jax.vmap(energy)(batch), jnp.stack([energy(row) for row in batch]))
 
 
+@jax.custom_vjp
+def doubled(x: Any) -> Any:
+    return 2.0 * x
+
+
+doubled.defvjp(lambda x: (doubled(x), None), lambda _, c: (2.0 * c,))
+
+
+@pytest.mark.parametrize("rule", [False, True], ids=["closed form", "rule for cotangents"])
+@pytest.mark.parametrize("argnums", [(0, 1), (1, 0)])
+def test_forward_laplacian_with_weights_and_aux(argnums: Any, rule: bool) -> None:
+    """The metric concerns the Laplacian only; aux comes beside it."""
+
+    def fun(x: Any, w: Any) -> Any:
+        x = doubled(x) if rule else 2.0 * x
+        return {"y": layer(x, w), "s": jnp.sum(w**3) * x[1] ** 2}, {"aux": x[0]}
+
+    args, size = (X, M), X.size + M.size
+    generator = np.random.default_rng(5)
+    seeds, matrix = generator.normal(size=(2, size)), generator.normal(size=(size, size))
+    for options in ({"weights": matrix}, {"weights": np.arange(size) - 3.0}, {"seeds": seeds}):
+        found, aux = forward_laplacian(fun, argnums=argnums, has_aux=True, **options)(*args)
+        expected, _ = laplacian_ve(fun, argnums=argnums, has_aux=True, **options)(*args)
+        jacobian = jax.jacrev(lambda *args: fun(*args)[0], argnums)(*args)
+        assert_same(aux, fun(*args)[1])
+        for name, value in fun(*args)[0].items():
+            part = found[name]
+            blocks = [jnp.reshape(block, (*value.shape, -1)) for block in jacobian[name]]
+            assert_same(part.x, value)
+            assert_same(part.laplacian, expected[name])
+            assert_same(part.jacobian.dense_array, jnp.concatenate(blocks, -1))
+    with pytest.raises(InvalidArgumentError, match="pass one of them"):
+        forward_laplacian(fun, weights=matrix, seeds=seeds)
+
+
 # ---------------------------------------------------------------- divergence
 
 
@@ -421,6 +457,23 @@ def test_divergence_of_several_arguments() -> None:
     expected = jnp.trace(jax.jacfwd(lambda x: fun(x, 2.0, X)[0])(X))
     expected += jnp.trace(jax.jacfwd(lambda y: fun(X, 2.0, y)[1])(X))
     assert_same(divergence_ve(fun, argnums=(0, 2))(X, 2.0, X), expected)
+
+
+@pytest.mark.parametrize("argnums", [(1, 0), (-1, 0)])
+@pytest.mark.parametrize("size", [2, 3], ids=["other shapes", "same shapes"])
+def test_divergence_of_arguments_in_another_order(argnums: Any, size: int) -> None:
+    """The outputs stand in the order of argnums, not in that of the arguments."""
+
+    def fun(y: Any, p: Any) -> Any:
+        return {"a": p["a"] * jnp.sum(y) * p["b"][0], "b": p["b"] ** 2}, jnp.sin(y) * p["a"][0]
+
+    y, p = jnp.cos(jnp.arange(float(size))), {"a": X, "b": X[:2]}
+    expected = X.size * jnp.sum(y) * X[0] + 2 * jnp.sum(X[:2]) + jnp.sum(jnp.cos(y)) * X[0]
+    for order in ("auto", "forward", "reverse"):
+        assert_same(divergence_ve(fun, order=order, argnums=argnums)(y, p), expected)
+    whole = HutchPlusPlus(3 * (size + X.size + 2))  # as many vectors as make it exact
+    estimate = divergence_ve(fun, argnums=argnums, stochastic=whole)
+    assert_same(estimate(y, p, key=jax.random.key(0)), expected)
 
 
 # ---------------------------------------------------------------- plans

@@ -221,6 +221,18 @@ def test_without_jit() -> None:
     assert_same(laplacian, reference_laplacian(network)(X))
 
 
+def test_inside_shard_map() -> None:
+    """Constants of the function vary over devices there, which nothing outside can evaluate."""
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("devices",))
+    along = jax.sharding.PartitionSpec("devices")
+
+    def sharded(fun: Callable[..., Any]) -> Callable[..., Any]:
+        return jax.jit(jax.shard_map(jax.vmap(fun), mesh=mesh, in_specs=along, out_specs=along))
+
+    expected = sharded(reference_laplacian(network))(BATCH)
+    assert_same(sharded(laplacian_ve(network))(BATCH), expected)
+
+
 def test_abstract_evaluation() -> None:
     shape = jax.ShapeDtypeStruct((3,), np.float64)
     assert jax.eval_shape(hessve(network), shape).shape == (3, 3)
