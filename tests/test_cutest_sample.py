@@ -8,8 +8,14 @@ from graphax_lapl import hessve, jacve
 from tests.cutest_checks import Target, assert_like_jax, check_target, two_points
 from tests.cutest_sample import PROBLEMS
 
+#: Many residuals or unrolled terms: several seconds each.
+LONG = {"BROYDNBD", "DECONVB", "HS105", "OSBORNEA"}
 
-@pytest.mark.parametrize("name", PROBLEMS)
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.conformance if n in LONG else ()) for n in PROBLEMS],
+)
 def test_problem(name: str) -> None:
     problem = PROBLEMS[name]
     points = two_points(problem.start)

@@ -12,6 +12,7 @@ from jax.interpreters import batching, mlir
 
 from graphax_lapl import (
     InvalidArgumentError,
+    InvalidOrderError,
     InvalidTypeError,
     check_derivatives,
     computational_graph,
@@ -234,3 +235,9 @@ def test_another_function_of_the_same_name(register: Callable[..., None]) -> Non
 def test_forgetting_what_is_not_there() -> None:
     with pytest.raises(InvalidArgumentError, match="Nothing is registered"):
         unregister_partial(weighted)
+
+
+def test_compressed_evaluation_would_not_follow_a_rule(register):
+    fun = use(register, "elementwise")
+    with pytest.raises(InvalidOrderError, match=r"order='compressed'.*register_partial"):
+        jacve(fun, "compressed")(X)

@@ -14,7 +14,7 @@ from ..coloring import Coloring, Pattern, bicoloring, color_columns, color_rows,
 from ..edges.layout import coordinate_layout, structural_nonzeros
 from ..edges.terms import Structure
 from ..emit.compressed import CompressedBlock, CompressedProgram, positions_structure
-from ..errors import InvalidArgumentError, InvalidTypeError
+from ..errors import InvalidArgumentError, InvalidOrderError, InvalidTypeError
 from ..graph.computational_graph import ComputationalGraph
 from ..graph.tracing import Traced
 from ..program.counts import OpCounts
@@ -201,11 +201,18 @@ def compressed_plan(plan: Plan, traced: Traced, wanted: Compressed) -> Compresse
     Raises:
         InvalidTypeError: for complex inputs or outputs.
         InvalidArgumentError: for a pattern of another shape, or one with too many positions.
+        InvalidOrderError: where a rule of `register_partial` is met.
     """
     if _has_complex(plan.graph):
         raise InvalidTypeError(
             f"order={wanted.name!r}: {plan.graph.function} has complex inputs or outputs, which "
             "compressed evaluation does not support. Use another order, for example 'auto'."
+        )
+    if follows_users_rules(plan.graph.listing):
+        raise InvalidOrderError(
+            f"order={wanted.name!r}: {plan.graph.function} holds functions with a rule of "
+            "register_partial, which products of JAX's own would not follow. Use another order, "
+            "for example 'auto'."
         )
     starts = _starts(plan.whole.blocks)
     shape = (starts[0][-1], starts[1][-1])
