@@ -60,6 +60,8 @@ def worker(suite: Suite, name: str, settings: Settings) -> None:
     """Measures one problem in this process and writes its file, at every step what is known."""
     target = file_of(suite, name)
     target.parent.mkdir(parents=True, exist_ok=True)
+    if not suite.asynchronous:  # read when the backend starts, which asking for its devices does
+        jax.config.update("jax_cpu_enable_async_dispatch", False)
     versions = provenance()
 
     def write(report: Report, step: str) -> None:
@@ -71,8 +73,6 @@ def worker(suite: Suite, name: str, settings: Settings) -> None:
         }
         target.write_text(json.dumps(numbers, indent=1) + "\n", encoding="utf-8")
 
-    if not suite.asynchronous:
-        jax.config.update("jax_cpu_enable_async_dispatch", False)
     report = Report(name)
     suite.measure(report, settings, write)
     write(report, DONE)
