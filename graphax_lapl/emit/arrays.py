@@ -250,7 +250,10 @@ def _product(
     if free[0] not in left_names:
         left, left_names, right, right_names = right, right_names, left, left_names
     work = math.prod(sizes[n] for n in {*left_names, *right_names} - {*batch})
-    unit = left_names[-1] not in contracted and work <= SMALL_PRODUCT
+    # With a vector on the right, the left is often a matrix of weights that no sample has of its
+    # own: one product for the whole batch, which this form would hinder.
+    matrices = any(n not in left_names for n in right_names)
+    unit = matrices and left_names[-1] not in contracted and work <= SMALL_PRODUCT
     if unit:
         # Under `jax.vmap` the left operand has to hold the contracted axis last. XLA folds a
         # transposition into the product again, but turns operands with two free axes itself.
