@@ -43,12 +43,12 @@ COUNT = 3 * FEW
 def test_jacobian(order, sparse):
     function, x = residuals(COUNT), jnp.linspace(0.5, 1.5, COUNT)
     ours = jacve(function, order, sparse_representation=sparse)(x)
-    assert_same(ours.todense() if sparse else ours, jax.jacfwd(function)(x))
+    assert_same(ours.todense() if sparse else ours, jax.jit(jax.jacfwd(function))(x))
 
 
 def test_hessian():
     function, x = objective(COUNT), jnp.linspace(0.5, 1.5, COUNT)
-    expected = jax.hessian(function)(x)
+    expected = jax.jit(jax.hessian(function))(x)
     assert_same(hessve(function)(x), expected)
     sparse = hessve(function, sparse_representation=True)(x)
     assert_same(sparse.todense(), expected)
