@@ -16,9 +16,6 @@ from .maps import IndexMap
 from .terms import Number, Opaque, Structure
 
 __all__ = [
-    "FEW_TERMS",
-    "SMALL_PRODUCT",
-    "WRITTEN_OUT",
     "ApplyOpaque",
     "Assemble",
     "Combine",
@@ -35,8 +32,6 @@ __all__ = [
 ]
 
 
-#: Products of matrices of up to so many multiplications count as small.
-SMALL_PRODUCT = 1 << 15
 #: Products of up to so many multiplications that are summed over so few entries are written out.
 FEW_TERMS = 4
 WRITTEN_OUT = 1 << 10

@@ -15,13 +15,16 @@ import numpy as np
 from jax import Array, lax
 
 from ..edges.maps import IndexMap, label
-from ..edges.operations import SMALL_PRODUCT, Combine, Einsum, Read
+from ..edges.operations import Combine, Einsum, Read
 from ..edges.terms import Number
 
 __all__ = ["broadcast_labels", "combine", "einsum", "promoted", "promoted_dtype", "read", "scaled"]
 
 
-#: Label of an axis of length one that brings a product into that form.
+#: Largest product of matrices (multiplications) that is brought into the form which XLA's CPU
+#: library takes for batches; larger ones are left alone.
+SMALL_PRODUCT = 1 << 15
+#: Label of the axis of length one that does so.
 UNIT = -1
 #: Sliding windows up to this length are read as slices side by side, longer ones by positions.
 MAX_WINDOW = 32
