@@ -57,7 +57,7 @@ $(CONFORMANCE_STAMP): $(STAMP)
 	@touch $@
 
 conformance: $(CONFORMANCE_STAMP)
-	XLA_FLAGS="$${XLA_FLAGS:+$$XLA_FLAGS }--xla_backend_optimization_level=0" $(BIN)/python -m pytest -n $(WORKERS) -m conformance $(TESTS)
+	$(BIN)/python -m pytest -n $(WORKERS) -m conformance $(TESTS)
 
 # An environment of its own: asdex needs one exact JAX (see pyproject.toml), which constraints.txt is not.
 $(PEERS_STAMP): pyproject.toml

@@ -2,10 +2,31 @@
 
 import os
 from collections.abc import Iterator
+from importlib.metadata import version
 from itertools import count
 
 # The expected numbers are CPU numbers. Set JAX_PLATFORMS to run the suite elsewhere.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+
+def _quick_compilation(jaxlib: str) -> str:
+    """XLA flags that leave out optimisations of machine code, for a version of jaxlib.
+
+    Compiling is most of the suite's time and these leave a third of it; what the suite checks, the
+    emitted programs, they do not change. A flag that a version does not know ends the process.
+    """
+    flags = [
+        "--xla_backend_optimization_level=0",
+        "--xla_cpu_parallel_codegen_split_count=1",
+        "--xla_cpu_enable_concurrency_optimized_scheduler=false",
+    ]
+    if tuple(int(part) for part in jaxlib.split(".")[:2]) < (0, 12):
+        flags.append("--xla_cpu_use_fusion_emitters=false")
+    return " ".join(flags)
+
+
+# XLA_FLAGS="" compiles as users do, which is how the smoke tests run on the newest JAX.
+os.environ.setdefault("XLA_FLAGS", _quick_compilation(version("jaxlib")))
 
 import jax
 import pytest

@@ -244,8 +244,9 @@ def test_batched_inside() -> None:
     check_second_order(lambda b: jax.vmap(network)(b), BATCH[:2], orders=("forward", "reverse"))
 
 
+@pytest.mark.smoke
 def test_tangent_times_envelope() -> None:
-    """Products constant along a summed axis, which XLA on CPUs has got wrong."""
+    """Products constant along a summed axis, which XLA's own settings on CPUs have got wrong."""
     r, a = np.linspace(0.2, 1.0, 4), np.linspace(-1.0, 1.0, 24).reshape(4, 2, 3)
 
     def fun(r: Any) -> Any:
