@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,6 +17,7 @@ from ..errors import NotDifferentiableError
 from ..program.instructions import CurvatureInstruction
 from ..rules.opaque import needs_all_tangents
 from ..rules.site import OpaqueMap
+from .small_loops import for_batches, is_small_loop
 
 __all__ = ["LinearMap", "apply_opaque", "materialize_opaque", "second_derivative"]
 
@@ -35,13 +37,22 @@ class LinearMap:
         if not reference.slot and needs_all_tangents(reference.equation):
             self.moving += [k for k in _differentiable(self.values) if k != reference.into]
 
-    def along(self, *moving: Array) -> Array:
-        """The output as a function of the input, and of the operands that move with zero."""
-        reference = self.reference
-        values = list(self.values)
+    def _along(self, values: Sequence[Array], *moving: Array) -> Array:
+        """The output at these values, with the input and the operands that move with zero."""
+        values = list(values)
         for position, value in zip(self.moving, moving, strict=True):
             values[position] = value
-        return reference.equation.evaluate(*values)[reference.out]
+        return self.reference.equation.evaluate(*values)[self.reference.out]
+
+    def along(self, *moving: Array) -> Array:
+        """The output as a function of the input, and of the operands that move with zero."""
+        return self._along(self.values, *moving)
+
+    def _for_all(self, fun: Callable[..., Array], seeds: Array) -> Array:
+        """`fun` of each seed and the values of the equation's inputs."""
+        if is_small_loop(self.reference.equation):
+            return for_batches(fun)(seeds, *self.values)
+        return jax.vmap(lambda seed: fun(seed, *self.values))(seeds)
 
     @property
     def points(self) -> tuple[Array, ...]:
@@ -85,20 +96,30 @@ class LinearMap:
         unpack = _layout(reference.batch_in, self.point.ndim)
         moved = _permute(tangents, unpack).astype(self.point.dtype)
         packed = _packed(reference.batch_out, len(reference.batch_out) + reference.opaque.outputs)
-        if reference.slot:
-            return _permute(jax.vmap(self.along)(moved), packed)
-        still = tuple(jnp.zeros_like(value) for value in self.points[1:])
-        # The value is dropped inside: of a kernel that computes both it is batched too.
-        pushed = jax.vmap(lambda t: jax.jvp(self.along, self.points, (t, *still))[1])(moved)
-        return _permute(pushed, packed)
+
+        def pushed(tangent: Array, *values: Array) -> Array:
+            if reference.slot:
+                return self._along(values, tangent)
+            points = [values[k] for k in self.moving]
+            still = [jnp.zeros_like(value) for value in points[1:]]
+            # The value is dropped inside: of a kernel that computes both it is batched too.
+            along = functools.partial(self._along, values)
+            return jax.jvp(along, points, [tangent, *still])[1]
+
+        return _permute(self._for_all(pushed, moved), packed)
 
     def _pull(self, cotangents: Array) -> Array:
         """The transposed (not conjugated) map of the equation, both halves of it."""
         reference = self.reference
-        out, pull = jax.vjp(self.along, *self.points)
-        moved = _permute(cotangents, _layout(reference.batch_out, out.ndim))
-        pulled = jax.vmap(lambda c: pull(c)[0])(moved.astype(out.dtype))
-        return _permute(pulled, _packed(reference.batch_in, pulled.ndim - 1))
+        moved = _permute(cotangents, _layout(reference.batch_out, cotangents.ndim - 1))
+
+        def pulled(cotangent: Array, *values: Array) -> Array:
+            along = functools.partial(self._along, values)
+            out, pull = jax.vjp(along, *(values[k] for k in self.moving))
+            return pull(cotangent.astype(out.dtype))[0]
+
+        into = self._for_all(pulled, moved)
+        return _permute(into, _packed(reference.batch_in, into.ndim - 1))
 
 
 def _by_parts(apply: Callable[[Array], Array], seeds: Array, dtype: Any) -> Array:

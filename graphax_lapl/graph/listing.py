@@ -139,11 +139,17 @@ def nested_primitives(params: dict[str, Any]) -> Iterator[str]:
 def scan_counts(params: dict[str, Any]) -> tuple[int, int] | None:
     """How many constants and carries a `scan` has; None where its parameters do not tell.
 
-    JAX 0.12 keeps the three groups of inputs as a tree of leaves, earlier versions their numbers.
+    Since 0.11 JAX keeps the three groups of inputs as a tree of leaves, before that their numbers.
     """
     if "num_consts" in params and "num_carry" in params:
         return params["num_consts"], params["num_carry"]
-    groups = [len(group) for group in getattr(params.get("ft_in"), "elts", ())]
+    inputs: Any = params.get("ft_in")
+    if hasattr(inputs, "elts"):
+        groups = [len(group) for group in inputs.elts]
+    elif hasattr(inputs, "tree"):  # of a transposed loop
+        groups = [group.num_leaves for group in inputs.tree.children()]
+    else:
+        return None
     if len(groups) != 3 or sum(groups) != len(params["jaxpr"].jaxpr.invars):
         return None
     return groups[0], groups[1]

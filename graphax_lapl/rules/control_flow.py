@@ -26,7 +26,7 @@ from .opaque import AS_A_WHOLE, treatment
 from .registry import defrule
 from .site import Piece, Site
 
-__all__ = ["diagonal_pairs", "partners"]
+__all__ = ["diagonal_pairs", "partners", "scan_counts"]
 
 #: For a value that an input moves: dimensions that hold the input's position.
 Aligned = frozenset[int]
