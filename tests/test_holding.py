@@ -108,7 +108,7 @@ def test_held_is_an_identity_under_every_transformation(count):
 
 def test_the_two_sides_meet_at_a_narrow_vertex():
     plan = planned("narrow_middle")
-    assert plan.order.method.startswith("auto (meeting at")
+    assert plan.order.method.startswith("auto (parting at")
     one_sided = min(planned("narrow_middle", order).counts.muls for order in ("forward", "reverse"))
     assert plan.counts.muls < 0.4 * one_sided
 

@@ -146,3 +146,24 @@ def test_loops_that_have_no_form_in_numbers():
 
     xs = draw(9, BATCH, 4)
     compare(jax.jit(jax.vmap(jacve(sorted_steps)))(xs), jax.vmap(jax.jacrev(sorted_steps))(xs))
+
+
+def networks(w, u, xs):
+    """The last state of a recurrent network, and what a branch makes of its weights."""
+    last = lax.scan(lambda h, x: (jnp.tanh(w @ h + u @ x), None), jnp.zeros(3), xs)[0]
+    return lax.cond(xs[0, 0] > 0, lambda h, w, u: w.T @ h + u[:, 0], lambda h, w, u: h, last, w, u)
+
+
+def loss(*args):
+    return jnp.sum(networks(*args) ** 2)
+
+
+@pytest.mark.parametrize("fun", [networks, loss])
+def test_rows_go_back_through_a_loop_once_for_all_its_inputs(fun):
+    args = draw(10, 3, 3), draw(11, 3, 2), draw(12, STEPS, 2)
+    traced = jax.jit(jacve(fun, argnums=(0, 1))).trace(*args)
+    expected = jax.jit(jax.jacrev(fun, (0, 1))).trace(*args)
+    compare(traced.lower().compile()(*args), expected.lower().compile()(*args))
+    # One loop for the value, which the branch reads, and one there and back.
+    assert len(list(carried(traced.jaxpr.jaxpr))) == 3
+    assert len(list(carried(expected.jaxpr.jaxpr))) == 2

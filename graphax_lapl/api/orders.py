@@ -32,6 +32,7 @@ __all__ = [
     "EliminationOrder",
     "elimination_graph",
     "meeting_orders",
+    "parting_orders",
     "resolve_order",
 ]
 
@@ -213,16 +214,49 @@ def _finer(order: FineResult | StraightLineProgram, graph: ComputationalGraph) -
     return EliminationOrder((), graph.fingerprint, "edges or faces", steps)
 
 
-def meeting_orders(graph: ComputationalGraph, narrower: float = math.inf) -> list[EliminationOrder]:
+def meeting_orders(graph: ComputationalGraph) -> list[EliminationOrder]:
     """Orders that come from both sides to a vertex that all paths pass through.
-
-    Args:
-        graph: the graph.
-        narrower: only vertices of fewer elements than this.
 
     Returns:
         At most `MAX_CUTS` of them, that of the narrowest vertex first.
     """
+    orders = []
+    for _, at in _cuts(graph)[:MAX_CUTS]:
+        before, cut, after = _around(graph, at)
+        vertices = (*before, *after[::-1], cut)
+        orders.append(EliminationOrder(vertices, graph.fingerprint, f"meeting at {cut}"))
+    return orders
+
+
+def parting_orders(graph: ComputationalGraph, narrower: int) -> list[EliminationOrder]:
+    """The order that leaves the narrowest vertex of all paths towards both sides.
+
+    What is before it is pulled back from its few numbers, what is behind it pushed forward, and
+    the two matrices are multiplied at the end.
+
+    Args:
+        graph: the graph.
+        narrower: only for a vertex of fewer elements than this.
+
+    Returns:
+        One order, or none.
+    """
+    found = _cuts(graph)
+    if not found or found[0][0] >= narrower:
+        return []
+    before, cut, after = _around(graph, found[0][1])
+    vertices = (*before[::-1], *after, cut)
+    return [EliminationOrder(vertices, graph.fingerprint, f"parting at {cut}")]
+
+
+def _around(graph: ComputationalGraph, at: int) -> tuple[tuple[int, ...], int, tuple[int, ...]]:
+    """What is eliminable before a place in the topological order, there, and behind."""
+    vertices = graph.eliminable
+    return vertices[:at], vertices[at], vertices[at + 1 :]
+
+
+def _cuts(graph: ComputationalGraph) -> list[tuple[int, int]]:
+    """Vertices that all paths pass through, by their elements and their places."""
     place: dict[Any, int] = {name: k for k, name in enumerate(graph.eliminable)}
     end = len(place)
     # A vertex is on all paths where no arrow jumps over its place in the topological order.
@@ -231,18 +265,11 @@ def meeting_orders(graph: ComputationalGraph, narrower: float = math.inf) -> lis
         jumps[place[u] + 1 if u in place else 0] += 1
         jumps[place.get(v, end)] -= 1
     over = itertools.accumulate(jumps[:-1])
-    sizes = {
-        name: math.prod(graph.by_name[name].shape)
+    return sorted(
+        (math.prod(graph.by_name[name].shape), place[name])
         for name, count in zip(graph.eliminable, over, strict=True)
         if not count
-    }
-    cuts = sorted((n for n in sizes if sizes[n] < narrower), key=lambda name: (sizes[name], name))
-    orders = []
-    for cut in cuts[:MAX_CUTS]:
-        at = place[cut]
-        vertices = (*graph.eliminable[:at], *graph.eliminable[:at:-1], cut)
-        orders.append(EliminationOrder(vertices, graph.fingerprint, f"meeting at {cut}"))
-    return orders
+    )
 
 
 def _integers(order: Any) -> tuple[int, ...]:

@@ -34,7 +34,7 @@ from .autotune import CANDIDATES, Autotune, Inputs, as_autotune, measured_winner
 from .compressed import cheaper_compressed, compressed_plan, suits
 from .compression import COMPRESSED_ORDERS, Compressed
 from .fallbacks import Fallback, announce, noted_fallbacks, refuse
-from .orders import EliminationOrder, meeting_orders, resolve_order
+from .orders import EliminationOrder, parting_orders, resolve_order
 from .plan import Plan
 
 __all__ = ["Prepared", "clear_caches", "plan_for", "prepare", "programmed"]
@@ -373,12 +373,12 @@ def _renamed(plan: Plan, method: str) -> Plan:
 def _cheapest(prepared: Prepared) -> Plan:
     """The plan with the least predicted work among a few fixed orders.
 
-    Where all paths pass through fewer numbers than go in and come out, the two sides meet there.
+    Where all paths pass through fewer numbers than go in and come out, both sides start there.
     """
     best: Plan | None = None
     graph = prepared.graph
     orders = (resolve_order(name, graph) for name in AUTO_ORDERS)
-    for order in itertools.chain(orders, meeting_orders(graph, _narrow(graph))[:1]):
+    for order in itertools.chain(orders, parting_orders(graph, _narrow(graph))):
         # An order that is hopeless is given up before its program is complete.
         limit = None if best is None else 2 * best.predicted_work
         plan = Plan.build(graph, order, limit)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,7 +18,16 @@ from ..rules.opaque import needs_all_tangents
 from ..rules.site import OpaqueMap
 from .small_loops import for_batches, is_small_loop
 
-__all__ = ["LinearMap", "apply_opaque", "materialize_opaque", "second_derivative"]
+__all__ = [
+    "LinearMap",
+    "apply_opaque",
+    "apply_together",
+    "is_reversed",
+    "pull_together",
+    "second_derivative",
+]
+
+OpaqueOperation = ApplyOpaque | MaterializeOpaque
 
 
 class LinearMap:
@@ -37,18 +45,24 @@ class LinearMap:
         if not reference.slot and needs_all_tangents(reference.equation):
             self.moving += [k for k in _differentiable(self.values) if k != reference.into]
 
-    def _along(self, values: Sequence[Array], *moving: Array) -> Array:
-        """The output at these values, with the input and the operands that move with zero."""
-        values = list(values)
-        for position, value in zip(self.moving, moving, strict=True):
-            values[position] = value
-        return self.reference.equation.evaluate(*values)[self.reference.out]
+    def _along(self, values: Sequence[Array], places: Sequence[int]) -> Callable[..., Array]:
+        """The output as a function of what stands at some places."""
 
-    def along(self, *moving: Array) -> Array:
+        def along(*moving: Array) -> Array:
+            moved = list(values)
+            for position, value in zip(places, moving, strict=True):
+                moved[position] = value
+            result: Array = self.reference.equation.evaluate(*moved)[self.reference.out]
+            return result
+
+        return along
+
+    @property
+    def along(self) -> Callable[..., Array]:
         """The output as a function of the input, and of the operands that move with zero."""
-        return self._along(self.values, *moving)
+        return self._along(self.values, self.moving)
 
-    def _for_all(self, fun: Callable[..., Array], seeds: Array) -> Array:
+    def _for_all(self, fun: Callable[..., Any], seeds: Array) -> Any:
         """`fun` of each seed and the values of the equation's inputs."""
         if is_small_loop(self.reference.equation):
             return for_batches(fun)(seeds, *self.values)
@@ -98,28 +112,42 @@ class LinearMap:
         packed = _packed(reference.batch_out, len(reference.batch_out) + reference.opaque.outputs)
 
         def pushed(tangent: Array, *values: Array) -> Array:
+            along = self._along(values, self.moving)
             if reference.slot:
-                return self._along(values, tangent)
+                return along(tangent)
             points = [values[k] for k in self.moving]
             still = [jnp.zeros_like(value) for value in points[1:]]
             # The value is dropped inside: of a kernel that computes both it is batched too.
-            along = functools.partial(self._along, values)
             return jax.jvp(along, points, [tangent, *still])[1]
 
         return _permute(self._for_all(pushed, moved), packed)
 
     def _pull(self, cotangents: Array) -> Array:
         """The transposed (not conjugated) map of the equation, both halves of it."""
-        reference = self.reference
-        moved = _permute(cotangents, _layout(reference.batch_out, cotangents.ndim - 1))
+        return pull_together([self], cotangents)[0]
 
-        def pulled(cotangent: Array, *values: Array) -> Array:
-            along = functools.partial(self._along, values)
-            out, pull = jax.vjp(along, *(values[k] for k in self.moving))
-            return pull(cotangent.astype(out.dtype))[0]
 
-        into = self._for_all(pulled, moved)
-        return _permute(into, _packed(reference.batch_in, into.ndim - 1))
+def pull_together(maps: Sequence[LinearMap], cotangents: Array) -> list[Array]:
+    """Pull cotangents back through maps of one output of an equation, by one evaluation of it.
+
+    Args:
+        maps: between real arrays; they differ in the input, and agree on what is diagonal about
+            the output.
+        cotangents: of shape `(count, *batch, *out core)`.
+    """
+    first = maps[0]
+    moved = _permute(cotangents, _layout(first.reference.batch_out, cotangents.ndim - 1))
+    intos = [linear.reference.into for linear in maps]
+    places = list(dict.fromkeys([*intos, *(k for linear in maps for k in linear.moving)]))
+
+    def pulled(cotangent: Array, *values: Array) -> list[Array]:
+        out, pull = jax.vjp(first._along(values, places), *(values[k] for k in places))
+        return list(pull(cotangent.astype(out.dtype))[: len(maps)])
+
+    return [
+        _permute(into, _packed(linear.reference.batch_in, into.ndim - 1))
+        for linear, into in zip(maps, first._for_all(pulled, moved), strict=True)
+    ]
 
 
 def _by_parts(apply: Callable[[Array], Array], seeds: Array, dtype: Any) -> Array:
@@ -153,33 +181,60 @@ def _permute(stacked: Array, order: Sequence[int]) -> Array:
     return lax.transpose(stacked, [0, *(1 + d for d in order)])
 
 
-def apply_opaque(operation: ApplyOpaque, linear: LinearMap, seeds: Array) -> Array:
-    """Apply a map to seeds of shape `(*extra, *batch, *core)`."""
-    count = math.prod(operation.extra)
-    tail = seeds.shape[len(operation.extra) :]
-    flat = lax.reshape(seeds, (count, *tail))
-    moved = linear.pull(flat) if operation.reverse else linear.push(flat)
-    return lax.reshape(moved, operation.shape)
+def apply_opaque(operation: OpaqueOperation, linear: LinearMap, *arrays: Array) -> Array:
+    """Apply a map to seeds of shape `(*extra, *batch, *core)`, or write it out as an array."""
+    seeds = _seeds(operation, linear, arrays)
+    moved = linear.pull(seeds) if is_reversed(operation) else linear.push(seeds)
+    return _result(operation, moved)
 
 
-def materialize_opaque(operation: MaterializeOpaque, linear: LinearMap) -> Array:
-    """The map as an array of shape `(*batch, *out core, *in core)`."""
-    opaque, shape = operation.opaque, operation.map_shape
-    split = opaque.batch + opaque.outputs
-    batch, out, into = shape[: opaque.batch], shape[opaque.batch : split], shape[split:]
+def apply_together(
+    operations: Sequence[OpaqueOperation], maps: Sequence[LinearMap], *arrays: Array
+) -> list[Array]:
+    """`apply_opaque` of operations that pull the same rows, see `pull_together`."""
+    if any(jnp.iscomplexobj(array) for array in arrays):
+        both = zip(operations, maps, strict=True)
+        return [apply_opaque(operation, linear, *arrays) for operation, linear in both]
+    pulled = pull_together(maps, _seeds(operations[0], maps[0], arrays))
+    return [_result(*pair) for pair in zip(operations, pulled, strict=True)]
+
+
+def is_reversed(operation: OpaqueOperation) -> bool:
+    """Whether cotangents are pulled back."""
+    if isinstance(operation, ApplyOpaque):
+        return operation.reverse
+    return operation.by_rows
+
+
+def _seeds(operation: OpaqueOperation, linear: LinearMap, arrays: Sequence[Array]) -> Array:
+    """Columns or rows as one axis; those of the identity where there are none."""
+    if isinstance(operation, ApplyOpaque):
+        (seeds,) = arrays
+        tail = seeds.shape[len(operation.extra) :]
+        return lax.reshape(seeds, (math.prod(operation.extra), *tail))
+    batch, out, into = _parts(operation)
     core = out if operation.by_rows else into
     count = math.prod(core)
-    if 0 in shape:
-        return jnp.zeros(shape, linear.point.dtype)
     eye = np.eye(count, dtype=np.float32).reshape(count, *(1,) * len(batch), *core)
-    seeds = jnp.broadcast_to(jnp.asarray(eye, linear.point.dtype), (count, *batch, *core))
-    moved = linear.pull(seeds) if operation.by_rows else linear.push(seeds)
+    return jnp.broadcast_to(jnp.asarray(eye, linear.point.dtype), (count, *batch, *core))
+
+
+def _result(operation: OpaqueOperation, moved: Array) -> Array:
+    if isinstance(operation, ApplyOpaque):
+        return lax.reshape(moved, operation.shape)
     # From (count, *batch, *other core) to (*batch, *out, *in).
-    rank = moved.ndim
-    order = [*range(1, 1 + len(batch)), 0, *range(1 + len(batch), rank)]
+    batch, rank = len(_parts(operation)[0]), moved.ndim
+    order = [*range(1, 1 + batch), 0, *range(1 + batch, rank)]
     if not operation.by_rows:
         order = [*range(1, rank), 0]
-    return lax.reshape(lax.transpose(moved, order), shape)
+    return lax.reshape(lax.transpose(moved, order), operation.map_shape)
+
+
+def _parts(operation: MaterializeOpaque) -> tuple[tuple[int, ...], ...]:
+    """Sizes of the dimensions of batch, output and input."""
+    opaque, shape = operation.opaque, operation.map_shape
+    split = opaque.batch + opaque.outputs
+    return shape[: opaque.batch], shape[opaque.batch : split], shape[split:]
 
 
 def second_derivative(instruction: CurvatureInstruction, operands: Sequence[Array]) -> Array:

@@ -8,7 +8,6 @@ from typing import Any
 from jax import Array
 
 from ..edges.operations import (
-    ApplyOpaque,
     Assemble,
     Combine,
     Einsum,
@@ -18,7 +17,7 @@ from ..edges.operations import (
 )
 from .arrays import combine, einsum
 from .assembly import assemble
-from .opaque import apply_opaque, materialize_opaque
+from .opaque import apply_opaque
 from .overlay import overlay
 
 __all__ = ["operate", "run_recipe"]
@@ -42,6 +41,4 @@ def operate(operation: Operation, values: Sequence[Any], dtype: Any) -> Array:
         return overlay(operation, values, dtype)
     if isinstance(operation, Assemble):
         return assemble(operation.structure, values, dtype)
-    if isinstance(operation, ApplyOpaque):
-        return apply_opaque(operation, values[0], values[1])
-    return materialize_opaque(operation, values[0])
+    return apply_opaque(operation, *values)

@@ -25,7 +25,8 @@ from ..program.instructions import (
 from .assembly import assemble
 from .coordinates import gathered_dense, is_gathered
 from .holding import held
-from .opaque import LinearMap, second_derivative
+from .joined_pulls import joined_pulls
+from .opaque import LinearMap, apply_together, second_derivative
 from .recipes import operate
 from .rows import row_hessian
 from .stored import block_storage, cast_to, stored_arrays
@@ -55,12 +56,29 @@ def run_program(
         slots[slot] = value if isinstance(value, jax.Array) else jnp.asarray(value)
     # Derivative rules of JAX mix dtypes in places; the user's strictness is about the user's code.
     with jax.numpy_dtype_promotion("standard"):
-        for instruction in program.instructions:
+        joined = joined_pulls(program)
+        early: dict[int, Sequence[Any]] = {}
+        for k, instruction in enumerate(program.instructions):
+            if k in joined:
+                early.update(
+                    _together([program.instructions[n] for n in joined[k]], joined[k], slots)
+                )
             values = [slots[slot] for slot in instruction.inputs]
-            results = _execute(instruction, values)
+            results = early.pop(k) if k in early else _execute(instruction, values)
             for slot, result in zip(instruction.outputs, results, strict=True):
                 slots[slot] = held(result, hold[slot]) if slot in hold else result
     return slots
+
+
+def _together(
+    instructions: Sequence[Any], places: Sequence[int], slots: Sequence[Any]
+) -> dict[int, Sequence[Any]]:
+    """Results of instructions that pull the same rows, by their places."""
+    maps = [slots[instruction.inputs[0]] for instruction in instructions]
+    arrays = [slots[slot] for slot in instructions[0].inputs[1:]]
+    operations = [instruction.operation for instruction in instructions]
+    found = apply_together(operations, maps, *arrays)
+    return {place: [result] for place, result in zip(places, found, strict=True)}
 
 
 def _execute(instruction: Any, values: list[Any]) -> Sequence[Any]:

@@ -8,6 +8,7 @@ nine times as many kernels. So which form a loop takes is decided where its batc
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, chain, islice
@@ -49,7 +50,7 @@ def for_batches(fun: Callable[..., Any]) -> Callable[..., Any]:
     Derivatives are those of `fun`. On other devices than CPUs nothing is rewritten.
 
     Args:
-        fun: of a seed and other arrays, returning an array. It closes over no tracers.
+        fun: of a seed and other arrays, returning arrays. It closes over no tracers.
 
     Returns:
         A function of seeds, stacked along their first axis, and the other arrays.
@@ -66,12 +67,14 @@ def for_batches(fun: Callable[..., Any]) -> Callable[..., Any]:
         return arrays(*args)
 
     @chosen.def_vmap
-    def _(size: int, batched: list[bool], *args: Any) -> tuple[Any, bool]:
+    def _(size: int, batched: list[bool], *args: Any) -> tuple[Any, Any]:
         axes = [0 if own else None for own in batched]
-        default = jax.vmap(arrays, axes)
-        if size < BATCH:
-            return default(*args), True
-        return lax.platform_dependent(*args, cpu=jax.vmap(numbers, axes), default=default), True
+        call = jax.vmap(arrays, axes)
+        if size >= BATCH:
+            cpu = jax.vmap(numbers, axes)
+            call = functools.partial(lax.platform_dependent, cpu=cpu, default=call)
+        results = call(*args)
+        return results, jax.tree.map(lambda _: True, results)
 
     differentiable = jax.custom_jvp(chosen)
     differentiable.defjvp(lambda primals, tangents: jax.jvp(arrays, primals, tangents))
@@ -84,10 +87,10 @@ def is_small_loop(equation: Any) -> bool:
 
 
 def _in_numbers(fun: Callable[..., Any], args: Sequence[Any]) -> Any:
-    """The value of a function, its small loops evaluated number by number."""
-    closed = jax.make_jaxpr(fun)(*args)
-    (result,) = _evaluate(closed.jaxpr, closed.consts, args)
-    return _array(result)
+    """What a function returns, its small loops evaluated number by number."""
+    closed, shapes = jax.make_jaxpr(fun, return_shape=True)(*args)
+    results = _evaluate(closed.jaxpr, closed.consts, args)
+    return jax.tree.unflatten(jax.tree.structure(shapes), [_array(r) for r in results])
 
 
 def _evaluate(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:

@@ -1,0 +1,68 @@
+"""Rows that are pulled back through one loop to several of its inputs: once for all of them.
+
+An opaque map leads from one input to one output. A loop that reads two matrices of weights has two
+maps, and pulling a row through both runs the loop and its reverse twice; one `vjp` gives both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import numpy as np
+
+from ..edges.operations import ApplyOpaque, MaterializeOpaque
+from ..program.instructions import EdgeInstruction, OpaqueInstruction, Program
+from .opaque import is_reversed
+
+__all__ = ["joined_pulls"]
+
+#: Other opaque equations are differentiated with respect to one operand at a time: what stands
+#: still matters to some rules, and there is less to share.
+JOINED = frozenset({"scan", "cond"})
+
+
+def joined_pulls(program: Program) -> dict[int, tuple[int, ...]]:
+    """Instructions that pull the same rows through one equation.
+
+    Returns:
+        By the position of the first instruction the positions of all, for groups of two or more.
+        What they read is there when the first one is due.
+    """
+    made: dict[int, tuple[int, OpaqueInstruction]] = {}
+    groups: dict[Hashable, list[int]] = {}
+    for k, instruction in enumerate(program.instructions):
+        if isinstance(instruction, OpaqueInstruction):
+            made[instruction.outputs[0]] = k, instruction
+            continue
+        if not isinstance(instruction, EdgeInstruction):
+            continue
+        operation = instruction.operation
+        if not isinstance(operation, ApplyOpaque | MaterializeOpaque):
+            continue
+        if not is_reversed(operation):
+            continue
+        place, maker = made[instruction.inputs[0]]
+        if not _may_join(maker):
+            continue
+        reference, split = maker.reference, operation.opaque.batch + operation.opaque.outputs
+        key = (
+            id(reference.equation),
+            reference.out,
+            reference.batch_out,
+            maker.inputs,
+            maker.present,
+            type(operation),
+            operation.map_shape[:split],
+            instruction.inputs[1:],
+        )
+        group = groups.setdefault(key, [])
+        if not group or place < group[0]:
+            group.append(k)
+    return {group[0]: tuple(group) for group in groups.values() if len(group) > 1}
+
+
+def _may_join(maker: OpaqueInstruction) -> bool:
+    reference = maker.reference
+    is_complex = any(np.issubdtype(type_.dtype, np.complexfloating) for type_ in maker.types)
+    plain = not reference.slot and reference.conjugate is None and not is_complex
+    return plain and reference.equation.name in JOINED
