@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from .errors import (
+    CollectiveError,
     FallbackError,
     GraphaxLaplError,
     InternalError,
@@ -49,6 +50,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Autotune",
     "CheckRow",
+    "CollectiveError",
     "Comparison",
     "ComparisonRow",
     "Compressed",

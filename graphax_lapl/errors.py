@@ -7,6 +7,7 @@ caller would expect (`ValueError`, `TypeError`), so that either can be caught.
 from __future__ import annotations
 
 __all__ = [
+    "CollectiveError",
     "FallbackError",
     "GraphaxLaplError",
     "InternalError",
@@ -59,6 +60,27 @@ class NotDifferentiableError(GraphaxLaplError, NotImplementedError):
             f"{what}{f' ({where})' if where else ''}: JAX says {type(reason).__name__}: {said} "
             "Give the function around it a derivative rule, with jax.custom_jvp or "
             "register_partial, or keep its inputs constant with jax.lax.stop_gradient."
+        )
+
+
+class CollectiveError(GraphaxLaplError, ValueError):
+    """A collective over a mapped axis stands between the inputs and the outputs."""
+
+    def __init__(self, name: str, axis: str, where: str):
+        """Say what the operation does, why that has no Jacobian, and what to do.
+
+        Args:
+            name: of the primitive, e.g. "psum".
+            axis: that it works along.
+            where: `file:line (function)` in the user's code, or nothing.
+        """
+        super().__init__(
+            f"'{name}' over the mapped axis '{axis}'{f' ({where})' if where else ''} is "
+            "differentiated from inside of the map, where one sample's output depends on all "
+            "samples: a Jacobian with respect to one of them is not defined (jax.jacfwd and "
+            "jax.jacrev disagree there). Differentiate the mapped function instead, as in "
+            f"jacve(jax.vmap(fun, axis_name='{axis}')), or keep what comes from other samples "
+            "constant with jax.lax.stop_gradient."
         )
 
 

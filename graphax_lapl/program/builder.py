@@ -15,6 +15,7 @@ from ..edges.terms import Structure
 from ..errors import InternalError
 from ..graph.computational_graph import ComputationalGraph, VertexName
 from ..graph.listing import Atom, Constant
+from ..rules.collectives import refuse_collectives
 from ..rules.elementwise import PRIMITIVE_PARTIALS
 from ..rules.lowering import check_holomorphic
 from ..rules.site import Known, Local, OpaqueMap, Primal, Reference
@@ -119,6 +120,7 @@ class Builder:
         place = (reference.into, reference.out, reference.conjugate)
         key = (id(reference.equation), place, inputs)
         if key not in self.made:
+            refuse_collectives(reference.equation)
             slot = self.slot((), dtype, array=False)
             types = tuple(self.listing.type_of(atom) for atom in reference.equation.inputs)
             self.program.instructions.append(

@@ -13,6 +13,7 @@ import jax
 
 from ..graph.inline import KNOWN_CALL
 from ..graph.listing import Equation, nested_primitives, scan_counts
+from .collectives import COLLECTIVES
 from .determinants import known_call
 from .registry import CALLS, RULES, defrule, find_user_rule
 from .site import Piece, Site
@@ -66,7 +67,7 @@ SELECTIONS = (
 )
 
 
-@defrule("shard_map", *SELECTIONS)
+@defrule("shard_map", *SELECTIONS, *COLLECTIVES)
 def _whole(site: Site, i: int, k: int) -> list[Piece]:
     """The whole equation as one linear map."""
     if site.name == "shard_map":
@@ -173,6 +174,8 @@ def treatment(primitive: Any, params: dict[str, Any], stack: tuple[str, ...]) ->
     if primitive.name == "scan" and _is_short(params):
         return "unroll"
     name = str(primitive.name)
+    if name == "scatter" and params.get("update_jaxpr") is not None:
+        return "linearize"  # `x.at[i].apply(fun)`: not an assignment, and JAX says what is missing
     if find_user_rule(primitive, params) is not None:
         return "rule"
     known = known_call(name, params)
