@@ -13,6 +13,7 @@ from .errors import (
     InvalidArgumentError,
     InvalidOrderError,
     InvalidTypeError,
+    NonlinearRuleError,
     NotDifferentiableError,
     PlanMismatchError,
 )
@@ -66,6 +67,7 @@ __all__ = [
     "InvalidOrderError",
     "InvalidTypeError",
     "LaplacianResult",
+    "NonlinearRuleError",
     "NotDifferentiableError",
     "OpCounts",
     "Plan",

@@ -14,6 +14,7 @@ __all__ = [
     "InvalidArgumentError",
     "InvalidOrderError",
     "InvalidTypeError",
+    "NonlinearRuleError",
     "NotDifferentiableError",
     "PlanMismatchError",
 ]
@@ -41,6 +42,24 @@ class PlanMismatchError(InvalidOrderError):
 
 class FallbackError(GraphaxLaplError, NotImplementedError):
     """Under `strict=True`: a part of the function has no rule."""
+
+
+class NonlinearRuleError(GraphaxLaplError, ValueError):
+    """The backward function of a `custom_vjp` is not linear in the cotangent."""
+
+    def __init__(self, operation: str, where: str):
+        """Say which operation it is, what that means, and what to do.
+
+        Args:
+            operation: name of the first primitive that is not linear, e.g. "clamp".
+            where: `file:line (function)` in the user's code, or nothing.
+        """
+        super().__init__(
+            f"The backward function of a jax.custom_vjp{f' ({where})' if where else ''} is not "
+            f"linear in its cotangent: it applies '{operation}' to it. Such a function has no "
+            "Jacobian to multiply with, and what reverse mode gives depends on the outputs one "
+            "asks for. Use jax.jacrev or jax.grad for it, or let the backward function be linear."
+        )
 
 
 class NotDifferentiableError(GraphaxLaplError, NotImplementedError):

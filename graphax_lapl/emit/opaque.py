@@ -89,16 +89,27 @@ class LinearMap:
             return _permute(jax.vmap(self.along)(moved), packed)
         still = tuple(jnp.zeros_like(value) for value in self.points[1:])
         # The value is dropped inside: of a kernel that computes both it is batched too.
-        pushed = jax.vmap(lambda t: jax.jvp(self.along, self.points, (t, *still))[1])(moved)
+        try:
+            pushed = jax.vmap(lambda t: jax.jvp(self.along, self.points, (t, *still))[1])(moved)
+        except (NotImplementedError, TypeError, ValueError) as error:
+            raise self._refused("forward", error) from error
         return _permute(pushed, packed)
 
     def _pull(self, cotangents: Array) -> Array:
         """The transposed (not conjugated) map of the equation, both halves of it."""
         reference = self.reference
-        out, pull = jax.vjp(self.along, *self.points)
-        moved = _permute(cotangents, _layout(reference.batch_out, out.ndim))
-        pulled = jax.vmap(lambda c: pull(c)[0])(moved.astype(out.dtype))
+        try:
+            out, pull = jax.vjp(self.along, *self.points)
+            moved = _permute(cotangents, _layout(reference.batch_out, out.ndim))
+            pulled = jax.vmap(lambda c: pull(c)[0])(moved.astype(out.dtype))
+        except (NotImplementedError, TypeError, ValueError) as error:
+            raise self._refused("reverse", error) from error
         return _permute(pulled, _packed(reference.batch_in, pulled.ndim - 1))
+
+    def _refused(self, mode: str, error: Exception) -> NotDifferentiableError:
+        equation = self.reference.equation
+        what = f"'{equation.name}' has no derivative in {mode} mode"
+        return NotDifferentiableError(what, equation.source, error)
 
 
 def _by_parts(apply: Callable[[Array], Array], seeds: Array, dtype: Any) -> Array:
