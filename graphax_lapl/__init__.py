@@ -6,12 +6,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from .errors import (
+    CollectiveError,
     FallbackError,
     GraphaxLaplError,
     InternalError,
     InvalidArgumentError,
     InvalidOrderError,
     InvalidTypeError,
+    NonlinearRuleError,
     NotDifferentiableError,
     PlanMismatchError,
 )
@@ -49,6 +51,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Autotune",
     "CheckRow",
+    "CollectiveError",
     "Comparison",
     "ComparisonRow",
     "Compressed",
@@ -64,6 +67,7 @@ __all__ = [
     "InvalidOrderError",
     "InvalidTypeError",
     "LaplacianResult",
+    "NonlinearRuleError",
     "NotDifferentiableError",
     "OpCounts",
     "Plan",

@@ -7,12 +7,14 @@ caller would expect (`ValueError`, `TypeError`), so that either can be caught.
 from __future__ import annotations
 
 __all__ = [
+    "CollectiveError",
     "FallbackError",
     "GraphaxLaplError",
     "InternalError",
     "InvalidArgumentError",
     "InvalidOrderError",
     "InvalidTypeError",
+    "NonlinearRuleError",
     "NotDifferentiableError",
     "PlanMismatchError",
 ]
@@ -42,6 +44,24 @@ class FallbackError(GraphaxLaplError, NotImplementedError):
     """Under `strict=True`: a part of the function has no rule."""
 
 
+class NonlinearRuleError(GraphaxLaplError, ValueError):
+    """The backward function of a `custom_vjp` is not linear in the cotangent."""
+
+    def __init__(self, operation: str, where: str):
+        """Say which operation it is, what that means, and what to do.
+
+        Args:
+            operation: name of the first primitive that is not linear, e.g. "clamp".
+            where: `file:line (function)` in the user's code, or nothing.
+        """
+        super().__init__(
+            f"The backward function of a jax.custom_vjp{f' ({where})' if where else ''} is not "
+            f"linear in its cotangent: it applies '{operation}' to it. Such a function has no "
+            "Jacobian to multiply with, and what reverse mode gives depends on the outputs one "
+            "asks for. Use jax.jacrev or jax.grad for it, or let the backward function be linear."
+        )
+
+
 class NotDifferentiableError(GraphaxLaplError, NotImplementedError):
     """A part of the function has no derivative of this order in JAX, and no rule of the user's."""
 
@@ -59,6 +79,27 @@ class NotDifferentiableError(GraphaxLaplError, NotImplementedError):
             f"{what}{f' ({where})' if where else ''}: JAX says {type(reason).__name__}: {said} "
             "Give the function around it a derivative rule, with jax.custom_jvp or "
             "register_partial, or keep its inputs constant with jax.lax.stop_gradient."
+        )
+
+
+class CollectiveError(GraphaxLaplError, ValueError):
+    """A collective over a mapped axis stands between the inputs and the outputs."""
+
+    def __init__(self, name: str, axis: str, where: str):
+        """Say what the operation does, why that has no Jacobian, and what to do.
+
+        Args:
+            name: of the primitive, e.g. "psum".
+            axis: that it works along.
+            where: `file:line (function)` in the user's code, or nothing.
+        """
+        super().__init__(
+            f"'{name}' over the mapped axis '{axis}'{f' ({where})' if where else ''} is "
+            "differentiated from inside of the map, where one sample's output depends on all "
+            "samples: a Jacobian with respect to one of them is not defined (jax.jacfwd and "
+            "jax.jacrev disagree there). Differentiate the mapped function instead, as in "
+            f"jacve(jax.vmap(fun, axis_name='{axis}')), or keep what comes from other samples "
+            "constant with jax.lax.stop_gradient."
         )
 
 

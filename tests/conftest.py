@@ -5,8 +5,11 @@ from collections.abc import Iterator
 from importlib.metadata import version
 from itertools import count
 
-# The expected numbers are CPU numbers. Set JAX_PLATFORMS to run the suite elsewhere.
-os.environ.setdefault("JAX_PLATFORMS", "cpu")
+import jax
+import pytest
+from hypothesis import HealthCheck, settings
+
+from graphax_lapl.api import planning
 
 
 def _quick_compilation(jaxlib: str) -> str:
@@ -25,14 +28,11 @@ def _quick_compilation(jaxlib: str) -> str:
     return " ".join(flags)
 
 
+# JAX reads both when it first looks for devices. The expected numbers are CPU numbers; set
+# JAX_PLATFORMS to run the suite elsewhere.
+jax.config.update("jax_platforms", os.environ.get("JAX_PLATFORMS", "cpu"))
 # XLA_FLAGS="" compiles as users do, which is how the smoke tests run on the newest JAX.
 os.environ.setdefault("XLA_FLAGS", _quick_compilation(version("jaxlib")))
-
-import jax
-import pytest
-from hypothesis import HealthCheck, settings
-
-from graphax_lapl.api import planning
 
 # float64 unless a test asks for another precision, and no silent mixing of dtypes: an accidental
 # float32 constant in our code would otherwise hide in a loose tolerance. Rank promotion stays

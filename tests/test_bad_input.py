@@ -14,6 +14,7 @@ from graphax_lapl import (
     InvalidArgumentError,
     InvalidOrderError,
     InvalidTypeError,
+    NotDifferentiableError,
     Plan,
     PlanMismatchError,
     compare_orders,
@@ -322,3 +323,8 @@ def test_exceptions_are_of_one_family() -> None:
 def test_argnums_checked_at_every_entry(call: Callable[[], Any]) -> None:
     with pytest.raises(InvalidArgumentError, match="argnums"):
         call()
+
+
+def test_function_applied_at_indices_has_no_derivative_in_jax() -> None:
+    with pytest.raises(NotDifferentiableError, match=r"scatter.*test_bad_input.py.*custom_jvp"):
+        jacve(lambda x: x.at[jnp.array([0, 2])].apply(jnp.sin))(jnp.ones(3))

@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 from jax import lax
 
-from graphax_lapl import computational_graph, hessve, jacve, laplacian_ve
+from graphax_lapl import (
+    NonlinearRuleError,
+    computational_graph,
+    hessve,
+    jacve,
+    laplacian_ve,
+)
 from tests.checks import ORDERS, assert_same
 
 X = np.linspace(0.2, 1.3, 12).reshape(3, 4)
@@ -148,3 +154,62 @@ def test_what_does_not_depend_has_no_arrow() -> None:
     blocks: Callable[..., Any] = jacve(fun, argnums=(0, 1), sparse_representation=True)
     (_, none), (_, _) = blocks(X, X)
     assert none.nse == 0
+
+
+@jax.custom_vjp
+def doubled(x: Any) -> Any:
+    """The rule says twice the slope of the sine, and only for cotangents."""
+    return jnp.sin(x)
+
+
+doubled.defvjp(lambda x: (doubled(x), x), lambda x, pulled: (2.0 * pulled * jnp.cos(x),))
+
+
+def test_backward_function_inside_of_a_long_loop() -> None:
+    """A loop has no forward mode where what it repeats has none."""
+
+    def fun(x: Any) -> Any:
+        return lax.scan(lambda c, _: (doubled(c), None), x, length=LONG)[0]
+
+    for order in ("auto", "forward"):
+        assert_same(jacve(fun, order)(X[0]), jax.jacrev(fun)(X[0]))
+    assert_same(hessve(fun)(X[0]), jax.jacrev(jax.jacrev(fun))(X[0]))
+
+
+def test_loop_without_reverse_mode_inside_of_a_loop() -> None:
+    def converge(y: Any) -> Any:
+        return lax.while_loop(lambda s: s > 0.1, lambda s: 0.5 * jnp.sin(s), y)
+
+    def fun(x: Any) -> Any:
+        return lax.map(lambda row: converge(row[0]) * row, jnp.tile(x, (4, 1)))
+
+    for order in ("auto", "reverse"):
+        assert_same(jacve(fun, order)(X), jax.jacfwd(fun)(X))
+    hessian = jax.jacfwd(jax.jacfwd(fun))(X)
+    assert_same(laplacian_ve(fun)(X), jnp.einsum("abijij->ab", hessian))
+
+
+@jax.custom_vjp
+def clipped(x: Any) -> Any:
+    return x * x
+
+
+def guarded(x: Any, pulled: Any) -> Any:
+    """Linear but for a guard against NaN."""
+    return (jnp.where(jnp.isnan(pulled), 0.0, 2.0 * pulled * x),)
+
+
+clipped.defvjp(lambda x: (clipped(x), x), lambda x, pulled: (jnp.clip(pulled, -0.5, 0.5) * x,))
+
+
+@pytest.mark.parametrize("steps", [1, LONG])
+def test_backward_function_that_is_not_linear_is_refused(steps: int) -> None:
+    def repeated(call: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda x: lax.scan(lambda c, _: (jnp.sin(call(c)), None), x, length=steps)[0]
+
+    for order in ("auto", "forward"):
+        with pytest.raises(NonlinearRuleError, match=r"test_control_flow.py.*not linear.*jacrev"):
+            jacve(repeated(clipped), order)(X)
+    linear = jax.custom_vjp(jnp.square)
+    linear.defvjp(lambda x: (linear(x), x), guarded)
+    assert_same(jacve(repeated(linear))(X), jax.jacrev(repeated(linear))(X))

@@ -12,6 +12,7 @@ from jax.experimental import pallas as pl
 from jax.sharding import Mesh, PartitionSpec
 
 from graphax_lapl import (
+    CollectiveError,
     FallbackError,
     NotDifferentiableError,
     hessve,
@@ -143,6 +144,38 @@ def test_shard_map(name: str) -> None:
 def test_shard_map_without_jit() -> None:
     fun = SHARDED["rows"][0]
     assert_same(jacve(fun)(V), jax.jacfwd(lambda x: plain(x * x))(V))
+
+
+# -- collectives over a mapped axis ---------------------------------------------------------------
+
+
+def repeated(x: Any) -> Any:
+    """The collective is in the body of a loop."""
+    return lax.scan(lambda c, _: (c * lax.psum(c, "i"), None), x, length=20)[0]
+
+
+@pytest.mark.parametrize("derivative", [jacve, hessve, laplacian_ve])
+@pytest.mark.parametrize("fun", [lambda x: jnp.sin(x) * lax.pmean(x, "i"), repeated])
+def test_collective_seen_from_one_sample_is_refused(derivative: Any, fun: Any) -> None:
+    """`jax.jacfwd` and `jax.jacrev` give different numbers; ours would be a third."""
+    with pytest.raises(CollectiveError, match=r"psum.*'i'.*test_kernels_and_devices.py"):
+        jax.vmap(derivative(lambda x: jnp.sum(fun(x))), axis_name="i")(M)
+
+
+def test_collectives_that_carry_no_derivative() -> None:
+    """What comes from other samples is constant, or no output of interest depends on it."""
+
+    def fun(x: Any) -> Any:
+        held = lax.stop_gradient(lax.pmean(x, "i"))
+        return jnp.tanh(x * held), (lax.axis_index("i"), lax.psum(x, "i"))
+
+    found = jax.vmap(jacve(fun, has_aux=True), axis_name="i")(M)
+    assert_same(found, jax.vmap(jax.jacrev(fun, has_aux=True), axis_name="i")(M))
+
+
+def test_collectives_inside_of_the_map() -> None:
+    fun = jax.vmap(lambda x: jnp.sin(x) * lax.pmean(x**2, "i"), axis_name="i")
+    check_orders(fun, M)
 
 
 # -- pure_callback --------------------------------------------------------------------------------

@@ -324,8 +324,14 @@ def test_x64_switched_on_and_off_between_calls() -> None:
         lambda z: jnp.tanh(z)[::-1] * z.sum(),
         lambda z: jnp.asarray([[1.0 + 2.0j, 0.5j, 1.0], [0.3, -1.0j, 2.0]], z.dtype) @ jnp.log(z),
         lambda z: z**3 + jnp.sqrt(z),
+        lambda z: lax.fori_loop(
+            0,
+            jnp.where(jnp.real(z[0]) > 9.0, 4, 2),
+            lambda k, w: jnp.where(k < 1, w * z, jnp.where(w == z, w, w + lax.stop_gradient(w))),
+            z,
+        ),
     ],
-    ids=["square", "quotient", "inner product", "reduction", "constant matrix", "powers"],
+    ids=["square", "quotient", "inner product", "reduction", "constant matrix", "powers", "loop"],
 )
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])
 def test_holomorphic(fun: Callable[..., Any], dtype: str) -> None:

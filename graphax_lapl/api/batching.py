@@ -26,8 +26,9 @@ def batched_vmap(
     max_batch_size: int | None = None,
     in_axes: Any = 0,
     memory_budget: int | None = None,
+    out_axes: Any = 0,
 ) -> Callable[..., Any]:
-    """`jax.vmap(fun, in_axes)` that takes at most `max_batch_size` samples at a time.
+    """`jax.vmap(fun, in_axes, out_axes)` that takes at most `max_batch_size` samples at a time.
 
     Full batches run one after the other in a loop (`jax.lax.map`), a remainder after them; the
     results are those of `jax.vmap`. All transformations apply. Under reverse mode the loop keeps
@@ -44,13 +45,18 @@ def batched_vmap(
             by itself (it closes over values that are being traced) or the compiler reports nothing,
             the intermediate values of one sample are added up, which overestimates. With
             `max_batch_size` too, the smaller size counts.
+        out_axes: as for `jax.vmap`: a pytree prefix of the result, of integers and None; None is
+            for what is the same for all samples. There is no `axis_name`: a batch does not see the
+            samples of another.
 
     Returns:
         A function of the batched arguments.
 
     Raises:
         InvalidArgumentError: for sizes that are not positive integers, for arguments without a
-            mapped axis, and for mapped axes of different sizes.
+            mapped axis, for mapped axes of different sizes, and for out_axes beyond the result's.
+        ValueError: by `jax.vmap`, for out_axes that are no prefix of the result, or None where it
+            does depend on the sample.
 
     Example:
         >>> import jax.numpy as jnp
@@ -62,6 +68,11 @@ def batched_vmap(
     for name, given in (("max_batch_size", max_batch_size), ("memory_budget", memory_budget)):
         if given is not None and (isinstance(given, bool) or not _is_positive(given)):
             raise InvalidArgumentError(f"{name} must be a positive integer or None, got {given!r}.")
+    for axis in jax.tree.leaves(out_axes):
+        if isinstance(axis, bool) or not hasattr(axis, "__index__"):
+            raise InvalidArgumentError(f"out_axes must hold integers and None, got {axis!r}.")
+    # Samples come first until all are there; what is the same for all of them stays apart.
+    first = jax.tree.map(lambda axis: None if axis is None else 0, out_axes, is_leaf=_is_none)
     chosen: dict[Any, int] = {}
 
     @functools.wraps(fun, updated=())
@@ -96,24 +107,62 @@ def batched_vmap(
             if key not in chosen:
                 chosen[key] = _fitting(on_sample, mapped, fixed, memory_budget)
             size = min(size, chosen[key])
-        over = jax.vmap(on_sample, (0, None))
-        return _in_batches(lambda batch: over(batch, fixed), mapped, count, size)
+        over = jax.vmap(on_sample, (0, None), first)
+        result = _in_batches(lambda batch: over(batch, fixed), mapped, first, count, size)
+        return _with_axes(result, out_axes)
 
     return batched
 
 
-def _in_batches(over: Callable[..., Any], mapped: list[Any], count: int, size: int) -> Any:
-    """Apply a batched function to `count` samples, `size` at a time."""
+def _in_batches(
+    over: Callable[..., Any], mapped: list[Any], axes: Any, count: int, size: int
+) -> Any:
+    """Apply a batched function to `count` samples, `size` at a time.
+
+    `axes` is a pytree prefix of its result: 0 where samples lie along the first axis, None where
+    there is one result for all of them.
+    """
     if size >= count:
         return over(mapped)
     full = count // size * size
     stacked = [leaf[:full].reshape(-1, size, *leaf.shape[1:]) for leaf in mapped]
-    results = lax.map(over, stacked)
-    joined = jax.tree.map(lambda leaf: leaf.reshape(full, *leaf.shape[2:]), results)
-    if full == count:
-        return joined
-    rest = over([leaf[full:] for leaf in mapped])
-    return jax.tree.map(lambda *pieces: jnp.concatenate(pieces), joined, rest)
+    results, tree = tree_util.tree_flatten(lax.map(over, stacked))
+    separate = [axis is not None for axis in _spread(axes, tree)]
+    joined = [
+        leaf.reshape(full, *leaf.shape[2:]) if apart else leaf[0]
+        for leaf, apart in zip(results, separate, strict=True)
+    ]
+    if full != count:
+        rest = tree_util.tree_leaves(over([leaf[full:] for leaf in mapped]))
+        joined = [
+            jnp.concatenate([leaf, more]) if apart else leaf
+            for leaf, more, apart in zip(joined, rest, separate, strict=True)
+        ]
+    return tree_util.tree_unflatten(tree, joined)
+
+
+def _with_axes(result: Any, out_axes: Any) -> Any:
+    """The result with its samples along the axes that are asked for."""
+    leaves, tree = tree_util.tree_flatten(result)
+    moved = []
+    for leaf, axis in zip(leaves, _spread(out_axes, tree), strict=True):
+        if axis is not None and not -leaf.ndim <= axis < leaf.ndim:
+            raise InvalidArgumentError(
+                f"out_axes has axis {axis} for a result of shape {leaf.shape} whose first axis "
+                "are the samples."
+            )
+        moved.append(jnp.moveaxis(leaf, 0, axis) if axis else leaf)
+    return tree_util.tree_unflatten(tree, moved)
+
+
+def _spread(axes: Any, tree: Any) -> list[int | None]:
+    """An axis for every leaf of a tree, from a pytree prefix of it."""
+    # None is a leaf of the prefix, and nothing at all in the tree.
+    marked = jax.tree.map(lambda axis: "" if axis is None else axis, axes, is_leaf=_is_none)
+    full = tree_util.tree_unflatten(tree, range(tree.num_leaves))
+    return [
+        axis if axis != "" else None for axis in jax.tree.leaves(jax.tree.broadcast(marked, full))
+    ]
 
 
 def _axes(in_axes: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[int | None]:

@@ -29,6 +29,9 @@ __all__ = [
 
 OpaqueOperation = ApplyOpaque | MaterializeOpaque
 
+#: What JAX raises where a derivative does not exist in a mode.
+_NO_RULE = (NotImplementedError, TypeError, ValueError)
+
 
 class LinearMap:
     """The derivative of an equation's output `out` along its input `into`, at given values."""
@@ -120,11 +123,19 @@ class LinearMap:
             # The value is dropped inside: of a kernel that computes both it is batched too.
             return jax.jvp(along, points, [tangent, *still])[1]
 
-        return _permute(self._for_all(pushed, moved), packed)
+        try:
+            return _permute(self._for_all(pushed, moved), packed)
+        except _NO_RULE as error:
+            raise self._refused("forward", error) from error
 
     def _pull(self, cotangents: Array) -> Array:
         """The transposed (not conjugated) map of the equation, both halves of it."""
         return pull_together([self], cotangents)[0]
+
+    def _refused(self, mode: str, error: Exception) -> NotDifferentiableError:
+        equation = self.reference.equation
+        what = f"'{equation.name}' has no derivative in {mode} mode"
+        return NotDifferentiableError(what, equation.source, error)
 
 
 def pull_together(maps: Sequence[LinearMap], cotangents: Array) -> list[Array]:
@@ -144,9 +155,13 @@ def pull_together(maps: Sequence[LinearMap], cotangents: Array) -> list[Array]:
         out, pull = jax.vjp(first._along(values, places), *(values[k] for k in places))
         return list(pull(cotangent.astype(out.dtype))[: len(maps)])
 
+    try:
+        pulled_all = first._for_all(pulled, moved)
+    except _NO_RULE as error:
+        raise first._refused("reverse", error) from error
     return [
         _permute(into, _packed(linear.reference.batch_in, into.ndim - 1))
-        for linear, into in zip(maps, first._for_all(pulled, moved), strict=True)
+        for linear, into in zip(maps, pulled_all, strict=True)
     ]
 
 

@@ -15,6 +15,8 @@ from ..edges.terms import Structure
 from ..errors import InternalError
 from ..graph.computational_graph import ComputationalGraph, VertexName
 from ..graph.listing import Atom, Constant
+from ..rules.collectives import refuse_collectives
+from ..rules.cotangents import refuse_nonlinear_rules
 from ..rules.elementwise import PRIMITIVE_PARTIALS
 from ..rules.lowering import check_holomorphic
 from ..rules.site import Known, Local, OpaqueMap, Primal, Reference
@@ -119,8 +121,10 @@ class Builder:
         place = (reference.into, reference.out, reference.conjugate)
         key = (id(reference.equation), place, inputs)
         if key not in self.made:
-            slot = self.slot((), dtype, array=False)
             types = tuple(self.listing.type_of(atom) for atom in reference.equation.inputs)
+            refuse_collectives(reference.equation)
+            refuse_nonlinear_rules(reference.equation, reference.into, reference.out, *types)
+            slot = self.slot((), dtype, array=False)
             self.program.instructions.append(
                 OpaqueInstruction(reference, present, types, inputs, (slot,))
             )

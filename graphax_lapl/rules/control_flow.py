@@ -22,7 +22,7 @@ from ..errors import GraphaxLaplError
 from ..graph.inline import flatten_jaxpr
 from ..graph.listing import Equation, scan_counts
 from .lowering import local_partials
-from .opaque import AS_A_WHOLE, treatment
+from .opaque import AS_A_WHOLE, modes, treatment
 from .registry import defrule
 from .site import Piece, Site
 
@@ -188,4 +188,5 @@ def _loop(site: Site, i: int, k: int) -> list[Piece]:
         return []
     site.note(AS_A_WHOLE)
     batch_in, batch_out = [d for d, _ in pairs], [e for _, e in pairs]
-    return site.opaque(i, k, batch_in, batch_out, reverse=site.name != "while")
+    forward, reverse = (True, False) if site.name == "while" else modes(site, i, k)
+    return site.opaque(i, k, batch_in, batch_out, forward=forward, reverse=reverse)

@@ -7,12 +7,14 @@ primitive.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 
 from ..graph.inline import KNOWN_CALL
 from ..graph.listing import Equation, nested_primitives, scan_counts
+from .collectives import COLLECTIVES
 from .determinants import known_call
 from .registry import CALLS, RULES, defrule, find_user_rule
 from .site import Piece, Site
@@ -22,6 +24,7 @@ __all__ = [
     "NO_RULE",
     "fallback",
     "is_transposable",
+    "modes",
     "needs_all_tangents",
     "treatment",
 ]
@@ -66,12 +69,14 @@ SELECTIONS = (
 )
 
 
-@defrule("shard_map", *SELECTIONS)
+@defrule("shard_map", *SELECTIONS, *COLLECTIVES)
 def _whole(site: Site, i: int, k: int) -> list[Piece]:
     """The whole equation as one linear map."""
-    if site.name == "shard_map":
-        site.note(AS_A_WHOLE)
-    return site.opaque(i, k)
+    if site.name != "shard_map":
+        return site.opaque(i, k)
+    site.note(AS_A_WHOLE)
+    forward, reverse = modes(site, i, k)
+    return site.opaque(i, k, forward=forward, reverse=reverse)
 
 
 @defrule("top_k")
@@ -125,18 +130,50 @@ def fallback(site: Site, i: int, k: int) -> list[Piece]:
 def is_transposable(site: Site, i: int, k: int) -> bool:
     """Whether JAX can pull cotangents back through an equation; some have a `jvp` only."""
 
-    def pulled(*values: Any) -> Any:
+    def pulled(along: Callable[[Any], Any], x: Any) -> Any:
+        out, pull = jax.vjp(along, x)
+        return pull(out)
+
+    return _traced(site, i, k, pulled) is not None
+
+
+def _is_pushable(site: Site, i: int, k: int) -> bool:
+    """Whether JAX can push tangents through an equation; a `custom_vjp` has no `jvp`."""
+    traced = _traced(site, i, k, lambda along, x: jax.jvp(along, (x,), (x,)))
+    # The tangent of a `custom_vjp` can be traced, but not evaluated.
+    return traced is not None and "custom_lin" not in nested_primitives({"jaxpr": traced})
+
+
+def _traced(site: Site, i: int, k: int, derivative: Callable[..., Any]) -> Any | None:
+    """The jaxpr of a derivative of output k as a function of input i; None where there is none."""
+
+    def derived(*values: Any) -> Any:
         def along(x: Any) -> Any:
             return site.equation.evaluate(*values[:i], x, *values[i + 1 :])[k]
 
-        out, pull = jax.vjp(along, values[i])
-        return pull(out)
+        return derivative(along, values[i])
 
+    types = [jax.ShapeDtypeStruct(type_.shape, type_.dtype) for type_ in site.inputs]
     try:
-        jax.eval_shape(pulled, *(jax.ShapeDtypeStruct(t.shape, t.dtype) for t in site.inputs))
-    except Exception:  # each primitive says it in its own way; a `jvp` that fails too says why
-        return False
-    return True
+        return jax.make_jaxpr(derived)(*types)
+    except Exception:  # each primitive says it in its own way; evaluating it says why
+        return None
+
+
+#: What may stand inside of an equation and have one mode only.
+NO_FORWARD = frozenset({"custom_vjp_call", "custom_vjp_call_jaxpr"})
+NO_REVERSE = frozenset({"while"})
+
+
+def modes(site: Site, i: int, k: int) -> tuple[bool, bool]:
+    """Whether an equation that holds others has a forward and a reverse mode.
+
+    Where it has neither, forward mode is claimed, and JAX says later what is missing.
+    """
+    inside = frozenset(nested_primitives(site.params))
+    reverse = inside.isdisjoint(NO_REVERSE) or is_transposable(site, i, k)
+    forward = not reverse or inside.isdisjoint(NO_FORWARD) or _is_pushable(site, i, k)
+    return forward, reverse
 
 
 #: Primitives whose derivative in JAX does not accept every choice of moving operands.
@@ -173,6 +210,8 @@ def treatment(primitive: Any, params: dict[str, Any], stack: tuple[str, ...]) ->
     if primitive.name == "scan" and _is_short(params):
         return "unroll"
     name = str(primitive.name)
+    if name == "scatter" and params.get("update_jaxpr") is not None:
+        return "linearize"  # `x.at[i].apply(fun)`: not an assignment, and JAX says what is missing
     if find_user_rule(primitive, params) is not None:
         return "rule"
     known = known_call(name, params)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from jax import dtypes
 
 from ..edges.draft import Draft, DraftFactor
 from ..edges.maps import IndexMap, constant, label
@@ -338,6 +339,8 @@ HOLOMORPHIC = frozenset(
         *("custom_linear_solve", "custom_jvp_call"),
     }
 )
+#: Primitives through which no derivative flows, whatever they are given.
+CONSTANT = frozenset({"stop_gradient"})
 
 
 def is_holomorphic(equation: Equation) -> bool:
@@ -352,8 +355,10 @@ def is_holomorphic(equation: Equation) -> bool:
         for inner in getattr(getattr(value, "jaxpr", value), "eqns", ()):
             if not any(_is_complex(atom.aval) for atom in inner.invars):
                 continue
-            real = not all(_is_complex(variable.aval) for variable in inner.outvars[:1])
-            if real or inner.primitive.name not in HOLOMORPHIC:
+            moved = [v.aval for v in inner.outvars if _is_inexact(v.aval)]
+            if not moved or inner.primitive.name in CONSTANT:
+                continue
+            if not all(map(_is_complex, moved)) or inner.primitive.name not in HOLOMORPHIC:
                 return False
             if inner.params.get("conjugate_a", False):
                 return False
@@ -363,6 +368,10 @@ def is_holomorphic(equation: Equation) -> bool:
 
 def _is_complex(aval: Any) -> bool:
     return np.issubdtype(getattr(aval, "dtype", np.bool_), np.complexfloating)
+
+
+def _is_inexact(aval: Any) -> bool:
+    return bool(dtypes.issubdtype(getattr(aval, "dtype", np.bool_), np.inexact))
 
 
 def shape_of(reference: Reference, listing: Listing) -> tuple[int, ...]:

@@ -50,6 +50,24 @@ def test_trees_of_axes_and_keywords(in_axes):
     same(batched_vmap(fun, 3, axes)(POINTS, tree, "on", scale=POINTS[:, 0]), expected)
 
 
+@pytest.mark.parametrize("size", [None, 3, 7])
+@pytest.mark.parametrize("axes", [0, {"x": -1, "each": (1, 0), "all": None}])
+def test_axes_of_the_result(axes, size):
+    def fun(x, w):
+        shared = w if isinstance(axes, dict) else w + x[0]
+        return {"x": x, "each": (w * x, jnp.sum(x)), "all": (shared, None)}
+
+    found = batched_vmap(fun, size, (0, None), out_axes=axes)(POINTS, WEIGHTS)
+    same(found, jax.vmap(fun, (0, None), axes)(POINTS, WEIGHTS))
+
+
+def test_axes_that_the_result_has_not():
+    with pytest.raises(InvalidArgumentError, match=r"axis 2.*\(7, 3\)"):
+        batched_vmap(jnp.sin, 3, out_axes=2)(POINTS)
+    with pytest.raises(InvalidArgumentError, match=r"integers and None, got 0\.5"):
+        batched_vmap(jnp.sin, 3, out_axes=0.5)
+
+
 def test_no_samples():
     same(batched_vmap(jnp.sin, 3)(POINTS[:0]), jax.vmap(jnp.sin)(POINTS[:0]))
 
