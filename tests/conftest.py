@@ -30,7 +30,8 @@ def _quick_compilation(jaxlib: str) -> str:
 
 # JAX reads both when it first looks for devices. The expected numbers are CPU numbers; set
 # JAX_PLATFORMS to run the suite elsewhere.
-jax.config.update("jax_platforms", os.environ.get("JAX_PLATFORMS", "cpu"))
+os.environ.setdefault("JAX_PLATFORMS", "cpu")  # for child processes
+jax.config.update("jax_platforms", os.environ["JAX_PLATFORMS"])
 # XLA_FLAGS="" compiles as users do, which is how the smoke tests run on the newest JAX.
 os.environ.setdefault("XLA_FLAGS", _quick_compilation(version("jaxlib")))
 
