@@ -188,4 +188,13 @@ def _loop(site: Site, i: int, k: int) -> list[Piece]:
         return []
     site.note(AS_A_WHOLE)
     batch_in, batch_out = [d for d, _ in pairs], [e for _, e in pairs]
-    return site.opaque(i, k, batch_in, batch_out, reverse=site.name != "while")
+    steps = _along_steps(site, i, k) if 0 not in batch_in else None
+    return site.opaque(i, k, batch_in, batch_out, reverse=site.name != "while", causal=steps)
+
+
+def _along_steps(site: Site, i: int, k: int) -> tuple[int, int, bool] | None:
+    """What a scan says at one step of what it reads at one: nothing of later steps."""
+    counts = scan_counts(site.params) if site.name == "scan" else None
+    if counts is None or i < sum(counts) or k < counts[1]:
+        return None
+    return 0, 0, bool(site.params["reverse"])

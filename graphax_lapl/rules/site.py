@@ -208,6 +208,7 @@ class Site:
         factors: Sequence[tuple[Reference, Factor]] = (),
         coefficient: Number = 1,
         conj: bool = False,
+        limits: Sequence[IndexMap] = (),
     ) -> list[Piece]:
         """A term with labels `range(len(sizes))`; empty where it is structurally zero."""
         draft = Draft(
@@ -217,6 +218,7 @@ class Site:
             [DraftFactor(k, factor) for k, (_, factor) in enumerate(factors)],
             coefficient,
             conj,
+            limits=list(limits),
         )
         finished = draft.finish()
         if finished is None:
@@ -267,8 +269,12 @@ class Site:
         reverse: bool = True,
         work: int | None = None,
         slot: str = "",
+        causal: tuple[int, int, bool] | None = None,
     ) -> list[Piece]:
         """The partial as an opaque linear map, diagonal along the given pairs of dimensions.
+
+        With `causal` (dimensions of input and output, and whether in reverse), an entry of the
+        output depends on no later one of the input; in reverse, on no earlier one.
 
         With `slot`, the map is the equation itself with the tangent as input `i`: the others as
         they are ("each": linear in every input), or zero ("joint": linear in all of them together).
@@ -291,6 +297,11 @@ class Site:
         sizes += [shape_out[d] for d in core_out]
         names_in = {**shared, **{d: len(sizes) + n for n, d in enumerate(core_in)}}
         sizes += [shape_in[d] for d in core_in]
+        limits = []
+        if causal is not None:
+            sign = -1 if causal[2] else 1
+            later, earlier = names_out[causal[1]], names_in[causal[0]]
+            limits.append(label(later, sign).plus(label(earlier, -sign), {}))
         opaque = Opaque(len(batch_in), len(core_out), forward, reverse, work)
         arguments = tuple(
             None
@@ -318,6 +329,7 @@ class Site:
                 [label(names_in[d]) for d in range(len(shape_in))],
                 [(reference, factor)],
                 conj=bool(conjugate),
+                limits=limits,
             )
         return pieces
 
