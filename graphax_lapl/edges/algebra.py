@@ -11,13 +11,14 @@ them unifies the labels and yields one dense term, at 12 multiplications.
 
 from __future__ import annotations
 
-import itertools
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
 from .consolidate import consolidate
 from .contract import materialize_all, simplify, take_real
 from .draft import Draft, DraftFactor
+from .limits import common_limits
 from .maps import IndexMap, label
 from .merge import Item, merge
 from .operations import Assemble, Recipe, RecipeWriter
@@ -35,9 +36,6 @@ __all__ = [
     "transpose",
     "without_opaque",
 ]
-
-#: Entries (d, e, sign, low): `sign * (position along output d - position along input e) >= low`.
-Differences = tuple[tuple[int, int, int, int], ...]
 
 #: Sums of more terms than this become dense where that is not much larger.
 MAX_TERMS = 64
@@ -177,28 +175,23 @@ def dense_structure(
     complex_out: bool = False,
     complex_in: bool = False,
     conj: bool = False,
-    differences: Differences = (),
+    parts: Sequence[Term] = (),
 ) -> Structure:
     """The structure with a single dense factor, axes (input..., output...).
 
-    The input's axes come first, as in all products (see `Draft.storage_order`). `differences` are
-    limits of it.
+    The input's axes come first, as in all products (see `Draft.storage_order`). `parts` are the
+    terms that it is the sum of, where it may keep limits of theirs.
     """
     sizes = (*in_shape, *out_shape)
     axes = [label(n) for n in range(len(sizes))]
-    rank = len(in_shape)
-    limits = [
-        axes[rank + d].plus(axes[e].scaled(-1), {}).scaled(sign).shifted(-low)
-        for d, e, sign, low in differences
-    ]
     draft = Draft(
         dict(enumerate(sizes)),
         axes[len(in_shape) :],
         axes[: len(in_shape)],
         [DraftFactor(0, Factor(tuple(axes), sizes))],
         conj=conj,
-        limits=limits,
     )
+    draft.limits = common_limits(draft, parts)
     finished = draft.finish()
     terms = [] if finished is None else [finished[0]]
     return intern_structure(out_shape, in_shape, terms, complex_out, complex_in)
@@ -242,7 +235,6 @@ def densified(
     """The same map with one dense factor per kind of term, and its operands."""
     if _is_dense(structure) or not structure.terms:
         return structure, operands
-    limits = {kind: _common_limits(structure, kind) for kind in (False, True)}
     groups: dict[bool, tuple[list[Term], list[int]]] = {}
     for draft in _arrays(structure, operands, writer):
         draft.out, draft.into = draft.into, draft.out
@@ -258,34 +250,9 @@ def densified(
     for conj, (terms, together) in groups.items():
         part = intern_structure(shapes[1], shapes[0], terms, kinds[1], kinds[0])
         dense_operands.append(writer.add(Assemble(part), together))
-        dense_terms += dense_structure(*shapes, *kinds, conj, limits[conj]).terms
+        parts = [term for term in structure.terms if term.conj == conj]
+        dense_terms += dense_structure(*shapes, *kinds, conj, parts).terms
     return intern_structure(*shapes, dense_terms, *kinds), dense_operands
-
-
-def _common_limits(structure: Structure, conj: bool) -> Differences:
-    """What all terms of a kind have in common: how far two positions are apart at least."""
-    terms = [term for term in structure.terms if term.conj == conj]
-    found = []
-    for (d, rows), (e, columns) in itertools.product(
-        enumerate(structure.out_shape), enumerate(structure.in_shape)
-    ):
-        for sign, most in ((1, columns), (-1, rows)):
-            lows = [_difference(term, d, e, sign) for term in terms]
-            known = [low for low in lows if low is not None]
-            if terms and len(known) == len(terms) and min(known) > 1 - most:
-                found.append((d, e, sign, min(known)))
-    return tuple(found)
-
-
-def _difference(term: Term, d: int, e: int, sign: int) -> int | None:
-    """The least `sign * (out[d] - into[e])` where a term is not zero, if that is one number."""
-    if not {*term.out[d].labels} & {*term.into[e].labels} and not term.limits:
-        return None
-    apart = term.out[d].plus(term.into[e].scaled(-1), dict(enumerate(term.sizes))).scaled(sign)
-    if not apart.parts:
-        return apart.offset
-    found = (apart.offset - limit.offset for limit in term.limits if limit.parts == apart.parts)
-    return max(found, default=None)
 
 
 def equate(
