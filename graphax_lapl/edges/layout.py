@@ -202,9 +202,9 @@ def _within(limits: list[IndexMap], sizes: dict[int, int]) -> int:
     last = max(affine, key=lambda n: sizes[n], default=None)
     others = sorted(n for n in sizes if n != last)
     box = [sizes[n] for n in others]
-    low, high = np.zeros(box, np.int64), np.full(box, sizes[last] - 1 if affine else 0)
+    low, high = np.zeros(box, np.int64), np.full(box, 0 if last is None else sizes[last] - 1)
     for limit in limits:
-        stride = limit.stride(last) if affine else 0
+        stride = next((s for n, s in limit.parts if n == last and isinstance(s, int)), 0)
         rest = IndexMap(limit.offset, tuple(part for part in limit.parts if part[0] != last))
         values = rest.evaluate(others, sizes)
         if stride > 0:
