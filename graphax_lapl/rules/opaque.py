@@ -58,10 +58,6 @@ SELECTIONS = (
     "approx_top_k",
     "scatter_mul",
     "scatter-mul",
-    "scatter_min",
-    "scatter-min",
-    "scatter_max",
-    "scatter-max",
     "dynamic_gather",
 )
 
