@@ -99,7 +99,9 @@ def _triangles(site: Site, k: int) -> list[tuple[int, int]]:
         return [(row, column), (row, of_row), (column, of_column)]
     if site.name == "lu" and k == 0:  # with pivoting on all rows, up to its own column
         return [(column, of_column)]
-    return [(column, row)] if site.name == "qr" and k == 1 else []
+    if site.name == "qr" and k < 2:  # both factors on columns up to their own
+        return [(column, of_column), (column, row)][: 1 + k]
+    return []
 
 
 @defrule("fft")
