@@ -138,8 +138,9 @@ class Draft:
                 item = DraftFactor(item.operand, replace(item.factor, axes=tuple(axes)))
             factors.append(item)
         self.out, self.into, self.equations, self.factors = out, into, equations, factors
-        limits = (limit.substituted(name, expression, sizes) for limit in self.limits)
-        self.limits = [limit for limit in limits if limit is not None]
+        if self.limits:
+            limits = (limit.substituted(name, expression, sizes) for limit in self.limits)
+            self.limits = [limit for limit in limits if limit is not None]
         del self.sizes[name]
         return True
 
@@ -173,9 +174,9 @@ class Draft:
         changed = True
         while changed:
             changed = False
-            axes = (*self.out, *self.into)
-            open_above = [(limit, limit.bounds(self.sizes)[1] + 1) for limit in self.limits]
-            for axis, extent in (*zip(axes, self.extents, strict=True), *open_above):
+            axes, extents = [*self.out, *self.into, *self.limits], [*self.extents]
+            extents += (limit.bounds(self.sizes)[1] + 1 for limit in self.limits)
+            for axis, extent in zip(axes, extents, strict=True):
                 low, high = axis.bounds(self.sizes)
                 if low >= 0 and high < extent:
                     continue
@@ -281,12 +282,14 @@ class Draft:
     def _sharp_limits(self) -> list[IndexMap]:
         """Limits that say something of positions, the sharpest of those with the same parts."""
         sharp: dict[tuple[object, ...], IndexMap] = {}
+        if not self.limits or not self.factors:
+            return []
         positions = self.position_labels
         for limit in self.limits:
             other = sharp.get(limit.parts, limit)
             if positions.issuperset(limit.labels) and limit.bounds(self.sizes)[0] < 0:
                 sharp[limit.parts] = limit if limit.offset <= other.offset else other
-        return list(sharp.values()) if self.factors else []
+        return list(sharp.values())
 
     def box(self, names: frozenset[int] | set[int]) -> int:
         """Number of assignments of the given labels."""
