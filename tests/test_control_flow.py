@@ -213,3 +213,41 @@ def test_backward_function_that_is_not_linear_is_refused(steps: int) -> None:
     linear = jax.custom_vjp(jnp.square)
     linear.defvjp(lambda x: (linear(x), x), guarded)
     assert_same(jacve(repeated(linear))(X), jax.jacrev(repeated(linear))(X))
+
+
+@jax.custom_vjp
+def scaled(x: Any, y: Any) -> Any:
+    return x**3 * jnp.sum(y)
+
+
+def scaled_forward(x: Any, y: Any) -> tuple[Any, Any]:
+    return scaled(x, y), (x, y)
+
+
+def scaled_backward(held: Any, cotangent: Any) -> tuple[Any, Any]:
+    x, y = held
+    return 3 * x**2 * jnp.sum(y) * cotangent, jnp.full_like(y, jnp.sum(cotangent * x**3))
+
+
+scaled.defvjp(scaled_forward, scaled_backward)
+
+
+@jax.custom_vjp
+def mirrored(x: Any) -> Any:
+    return x[::-1]
+
+
+# Its backward function calls it again.
+mirrored.defvjp(lambda x: (mirrored(x), None), lambda _, cotangent: (mirrored(cotangent),))
+
+
+def test_backward_functions_keep_their_sparsity() -> None:
+    def fun(x: Any, y: Any) -> Any:
+        return jax.vmap(mirrored)(scaled(jnp.sin(x), y))
+
+    y = X[0]
+    blocks: Callable[..., Any] = jax.jit(jacve(fun, argnums=(0, 1)))
+    for block, expected in zip(blocks(X, y), jax.jacrev(fun, (0, 1))(X, y), strict=True):
+        assert_same(block, expected)
+    first = jax.eval_shape(jacve(scaled, sparse_representation=True), X, y)
+    assert first.nse == X.size

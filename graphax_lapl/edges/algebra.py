@@ -11,17 +11,19 @@ them unifies the labels and yields one dense term, at 12 multiplications.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
 from .consolidate import consolidate
 from .contract import materialize_all, simplify, take_real
 from .draft import Draft, DraftFactor
+from .limits import common_limits
 from .maps import IndexMap, label
 from .merge import Item, merge
 from .operations import Assemble, Recipe, RecipeWriter
 from .repeats import add_repeats
-from .terms import Factor, Number, Structure, Term, intern_structure
+from .terms import Factor, Number, Structure, Term, intern_structure, with_terms
 from .unify import Unsolvable, solve
 
 __all__ = [
@@ -173,10 +175,12 @@ def dense_structure(
     complex_out: bool = False,
     complex_in: bool = False,
     conj: bool = False,
+    parts: Sequence[Term] = (),
 ) -> Structure:
     """The structure with a single dense factor, axes (input..., output...).
 
-    The input's axes come first, as in all products (see `Draft.storage_order`).
+    The input's axes come first, as in all products (see `Draft.storage_order`). `parts` are the
+    terms that it is the sum of, where it may keep limits of theirs.
     """
     sizes = (*in_shape, *out_shape)
     axes = [label(n) for n in range(len(sizes))]
@@ -187,6 +191,7 @@ def dense_structure(
         [DraftFactor(0, Factor(tuple(axes), sizes))],
         conj=conj,
     )
+    draft.limits = common_limits(draft, parts)
     finished = draft.finish()
     terms = [] if finished is None else [finished[0]]
     return intern_structure(out_shape, in_shape, terms, complex_out, complex_in)
@@ -212,6 +217,9 @@ def _arrays(structure: Structure, operands: list[int], writer: RecipeWriter) -> 
 
 
 def _is_dense(structure: Structure) -> bool:
+    if any(term.limits for term in structure.terms):
+        terms = [replace(term, limits=()) for term in structure.terms]
+        structure = with_terms(structure, terms)
     return structure is dense_structure(
         structure.out_shape,
         structure.in_shape,
@@ -242,7 +250,8 @@ def densified(
     for conj, (terms, together) in groups.items():
         part = intern_structure(shapes[1], shapes[0], terms, kinds[1], kinds[0])
         dense_operands.append(writer.add(Assemble(part), together))
-        dense_terms += dense_structure(*shapes, *kinds, conj).terms
+        parts = [term for term in structure.terms if term.conj == conj]
+        dense_terms += dense_structure(*shapes, *kinds, conj, parts).terms
     return intern_structure(*shapes, dense_terms, *kinds), dense_operands
 
 
@@ -305,6 +314,7 @@ def _join(outer: Draft, inner: Draft, conj: bool, scale: Number = 1) -> Draft:
         [*outer.factors, *inner.factors],
         _product_of(scale, _product_of(outer.coefficient, inner.coefficient)),
         conj,
+        limits=[*outer.limits, *inner.limits],
     )
 
 
@@ -323,6 +333,7 @@ def _conjugated(draft: Draft) -> Draft:
         draft.into,
         [DraftFactor(f.operand, replace(f.factor, conj=not f.factor.conj)) for f in draft.factors],
         coefficient.conjugate() if isinstance(coefficient, complex) else coefficient,
+        limits=draft.limits,
     )
 
 

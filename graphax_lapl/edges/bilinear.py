@@ -153,6 +153,7 @@ def _joined(left: Draft, right: Draft, into: list[IndexMap]) -> Draft:
         [*left.factors, *right.factors],
         left.coefficient * right.coefficient,
         equations=[*left.equations, *right.equations],
+        limits=[*left.limits, *right.limits],
     )
 
 

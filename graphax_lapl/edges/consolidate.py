@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from .boxes import Box, bounding, difference, intersect
 from .contract import materialize_all, multiply_out
 from .draft import Draft, DraftFactor
+from .limits import common_limits
 from .maps import IndexMap, label
 from .merge import Item, plain_value
 from .operations import Overlay, Patch, RecipeWriter
@@ -312,6 +313,7 @@ def _written(line: Line, group: Group, writer: RecipeWriter) -> Item:
         merged.coefficient = group.constant
     else:
         merged.coefficient = _overlaid(line, group, merged, writer)
+        merged.limits = common_limits(merged, [term for (term, _), _ in group.members])
     finished = merged.finish()
     assert finished is not None
     return finished

@@ -93,7 +93,7 @@ def _multiply(
     draft.factors[position] = DraftFactor(operand, product)
     draft.factors = [f for f in draft.factors if not any(f is item for item in items)]
     for name in summed:
-        del draft.sizes[name]
+        draft.forget(name)
 
 
 def _repetition(draft: Draft, items: list[DraftFactor], name: int) -> tuple[IndexMap, int] | None:
@@ -246,4 +246,4 @@ def _apply(draft: Draft, item: DraftFactor, writer: RecipeWriter) -> None:
     alive = draft.position_labels.union(*(f.labels for f in draft.factors))
     for name in [n for n in draft.sizes if n not in alive]:
         if name in used:
-            del draft.sizes[name]  # summed inside the application
+            draft.forget(name)  # summed inside the application

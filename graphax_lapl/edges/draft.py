@@ -34,8 +34,8 @@ class DraftFactor:
 class Draft:
     """A mutable term.
 
-    `equations` are maps that must be zero for an assignment to count; `extents` those of the matrix
-    (output..., input...), where they are known.
+    `equations` are maps that must be zero for an assignment to count; `limits` as in a term;
+    `extents` those of the matrix (output..., input...), where they are known.
     """
 
     sizes: dict[int, int]
@@ -45,6 +45,7 @@ class Draft:
     coefficient: Number = 1
     conj: bool = False
     equations: list[IndexMap] = field(default_factory=list)
+    limits: list[IndexMap] = field(default_factory=list)
     extents: tuple[int, ...] = ()
 
     @classmethod
@@ -65,6 +66,7 @@ class Draft:
             ],
             term.coefficient,
             term.conj,
+            limits=rename(term.limits),
         )
 
     def copy(self) -> Draft:
@@ -77,6 +79,7 @@ class Draft:
             self.coefficient,
             self.conj,
             list(self.equations),
+            list(self.limits),
             self.extents,
         )
 
@@ -135,8 +138,26 @@ class Draft:
                 item = DraftFactor(item.operand, replace(item.factor, axes=tuple(axes)))
             factors.append(item)
         self.out, self.into, self.equations, self.factors = out, into, equations, factors
+        if self.limits:
+            limits = (limit.substituted(name, expression, sizes) for limit in self.limits)
+            self.limits = [limit for limit in limits if limit is not None]
         del self.sizes[name]
         return True
+
+    def forget(self, name: int) -> None:
+        """Drop a label that has been summed over, with what limits say of it.
+
+        Of two limits in which it has opposite signs a sum without it stays: from `a - k` and
+        `k - b`, the limits of a product of triangles, `a - b`.
+        """
+        kept = [limit for limit in self.limits if name not in limit.labels]
+        strides = [(limit, limit.stride(name)) for limit in self.limits if name in limit.labels]
+        for above, up in strides:
+            for below, down in strides:
+                if up and down and up > 0 > down:
+                    kept.append(above.scaled(-down).plus(below.scaled(up), self.sizes))
+        self.limits = list(dict.fromkeys(kept))
+        del self.sizes[name]
 
     def restrict(self, name: int, low: int, size: int) -> None:
         """Keep only the values `low <= label < low + size` of a label, renumbered from zero."""
@@ -149,11 +170,13 @@ class Draft:
             del self.sizes[new]
 
     def trim(self) -> bool:
-        """Cut labels down to the values that can lie in the matrix; False where none can."""
+        """Cut labels down to what lies in the matrix and within limits; False if nothing does."""
         changed = True
         while changed:
             changed = False
-            for axis, extent in zip((*self.out, *self.into), self.extents, strict=True):
+            axes, extents = [*self.out, *self.into, *self.limits], [*self.extents]
+            extents += (limit.bounds(self.sizes)[1] + 1 for limit in self.limits)
+            for axis, extent in zip(axes, extents, strict=True):
                 low, high = axis.bounds(self.sizes)
                 if low >= 0 and high < extent:
                     continue
@@ -197,7 +220,7 @@ class Draft:
         for name, size in list(self.sizes.items()):
             if name not in used:
                 self.coefficient = self.coefficient * size
-                del self.sizes[name]
+                self.forget(name)
             elif size == 1:
                 self.bind(name, constant(0))
 
@@ -226,6 +249,7 @@ class Draft:
                 if all(self._fusible(axis, major, minor) for axis in maps):
                     size = self.sizes[minor]
                     fused = self.fresh(self.sizes[major] * size)
+                    self.limits = [a for a in self.limits if self._fusible(a, major, minor)]
                     # The fused label takes over the minor label's strides; the major's parts
                     # are then implied by it and vanish.
                     self.bind(major, constant(0))
@@ -251,8 +275,21 @@ class Draft:
             ),
             self.coefficient,
             self.conj,
+            tuple(limit.renamed(names) for limit in self._sharp_limits()),
         )
         return term, [f.operand for f in self.factors]
+
+    def _sharp_limits(self) -> list[IndexMap]:
+        """Limits that say something of positions, the sharpest of those with the same parts."""
+        sharp: dict[tuple[object, ...], IndexMap] = {}
+        if not self.limits or not self.factors:
+            return []
+        positions = self.position_labels
+        for limit in self.limits:
+            other = sharp.get(limit.parts, limit)
+            if positions.issuperset(limit.labels) and limit.bounds(self.sizes)[0] < 0:
+                sharp[limit.parts] = limit if limit.offset <= other.offset else other
+        return list(sharp.values())
 
     def box(self, names: frozenset[int] | set[int]) -> int:
         """Number of assignments of the given labels."""

@@ -8,6 +8,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
+from .maps import IndexMap
 from .runs import Run, runs
 from .terms import Structure, Term
 
@@ -75,7 +76,7 @@ MAX_LAYERS = 4
 
 
 def term_positions(term: Term, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """Flat position of each value of a term, and whether it lies within the matrix."""
+    """Flat position of each value of a term, and whether it lies within matrix and limits."""
     sizes = dict(enumerate(term.sizes))
     labels = sorted(term.position_labels)
     box = tuple(sizes[name] for name in labels)
@@ -85,6 +86,8 @@ def term_positions(term: Term, shape: tuple[int, ...]) -> tuple[np.ndarray, np.n
         position = axis.evaluate(labels, sizes)
         valid &= (position >= 0) & (position < extent)
         flat = flat * extent + position
+    for limit in term.limits:
+        valid &= limit.evaluate(labels, sizes) >= 0
     return flat.ravel(), valid.ravel()
 
 
@@ -173,8 +176,44 @@ def structural_nonzeros(structure: Structure) -> int:
     if all(_is_injective(term, structure) for term in structure.terms) and all(
         _disjoint(a, b) for k, a in enumerate(structure.terms) for b in structure.terms[k + 1 :]
     ):
-        return sum(term.entries for term in structure.terms)
+        return sum(map(_count, structure.terms))
     return len(coordinate_layout(structure).indices)
+
+
+def _count(term: Term) -> int:
+    """Number of assignments of a term's position labels within its limits."""
+    sizes = dict(enumerate(term.sizes))
+    free, left, count = set(term.position_labels), list(term.limits), 1
+    while left:
+        names, group = set(left[0].labels), []
+        while found := [limit for limit in left if names & {*limit.labels}]:
+            group += found
+            left = [limit for limit in left if limit not in found]
+            names.update(*(limit.labels for limit in found))
+        count *= _within(group, {n: sizes[n] for n in names})
+        free -= names
+    return count * math.prod(sizes[n] for n in free)
+
+
+def _within(limits: list[IndexMap], sizes: dict[int, int]) -> int:
+    """Number of assignments of some labels at which no limit is negative."""
+    # Where limits are affine in a label, it runs over an interval for every choice of the others.
+    affine = [n for n in sizes if all(limit.stride(n) is not None for limit in limits)]
+    last = max(affine, key=lambda n: sizes[n], default=None)
+    others = sorted(n for n in sizes if n != last)
+    box = [sizes[n] for n in others]
+    low, high = np.zeros(box, np.int64), np.full(box, 0 if last is None else sizes[last] - 1)
+    for limit in limits:
+        stride = next((s for n, s in limit.parts if n == last and isinstance(s, int)), 0)
+        rest = IndexMap(limit.offset, tuple(part for part in limit.parts if part[0] != last))
+        values = rest.evaluate(others, sizes)
+        if stride > 0:
+            low = np.maximum(low, -(values // stride))
+        elif stride < 0:
+            high = np.minimum(high, values // -stride)
+        else:
+            high = np.where(values >= 0, high, -1)
+    return int(np.maximum(high - low + 1, 0).sum())
 
 
 def _is_injective(term: Term, structure: Structure) -> bool:

@@ -87,7 +87,9 @@ def _merged(group: list[Item], constant: Number, writer: RecipeWriter) -> Item:
     value = writer.add(operation, operands)
     head = group[0][0]
     factor = Factor(tuple(label(name) for name in output), operation.shape)
-    return replace(head, factors=(factor,), coefficient=common), [value]
+    shared = [limit for limit in head.limits if all(limit in term.limits for term, _ in group)]
+    limits = tuple(shared) if constant == 0 else ()
+    return replace(head, factors=(factor,), coefficient=common, limits=limits), [value]
 
 
 def _all_real(parts: list[tuple[Number, tuple[int, ...]]]) -> bool:

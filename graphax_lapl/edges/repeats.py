@@ -52,7 +52,7 @@ def add_repeats(item: Item, writer: RecipeWriter) -> Item:
         held = draft.factors[holders[0]]
         axes_of = tuple(a.renamed({name: new}) for a in held.factor.axes)
         draft.factors[holders[0]] = DraftFactor(held.operand, Factor(axes_of, held.factor.shape))
-        del draft.sizes[name]
+        draft.forget(name)
         finished = draft.finish()
         assert finished is not None
         return add_repeats(finished, writer)

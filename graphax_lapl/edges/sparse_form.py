@@ -36,6 +36,7 @@ def value_structure(structure: Structure) -> Structure:
                 tuple(term.sizes[name] for name in labels),
                 tuple(axis.renamed(names) for axis in term.out),
                 tuple(axis.renamed(names) for axis in term.into),
+                tuple(limit.renamed(names) for limit in term.limits),
             )
         )
     return with_terms(structure, terms)
@@ -99,7 +100,7 @@ def merged(structures: Sequence[Structure]) -> tuple[Structure, list[list[int]]]
     groups: dict[tuple[object, ...], list[int]] = {}
     terms = [term for structure in structures for term in structure.terms]
     for k, term in enumerate(terms):
-        groups.setdefault((term.sizes, term.out, term.into), []).append(k)
+        groups.setdefault((term.sizes, term.out, term.into, term.limits), []).append(k)
     kept = list(groups.values())
     first = structures[0]
     heads = [terms[group[0]] for group in kept]
@@ -107,7 +108,7 @@ def merged(structures: Sequence[Structure]) -> tuple[Structure, list[list[int]]]
         first.out_shape,
         first.in_shape,
         [
-            _term(head.sizes, head.out, head.into) if len(group) > 1 else head
+            _term(head.sizes, head.out, head.into, head.limits) if len(group) > 1 else head
             for head, group in zip(heads, kept, strict=True)
         ],
         first.complex_out,
@@ -116,9 +117,14 @@ def merged(structures: Sequence[Structure]) -> tuple[Structure, list[list[int]]]
     return structure, kept
 
 
-def _term(sizes: tuple[int, ...], out: tuple[IndexMap, ...], into: tuple[IndexMap, ...]) -> Term:
+def _term(
+    sizes: tuple[int, ...],
+    out: tuple[IndexMap, ...],
+    into: tuple[IndexMap, ...],
+    limits: tuple[IndexMap, ...] = (),
+) -> Term:
     factor = Factor(tuple(label(k) for k in range(len(sizes))), sizes)
-    return Term(sizes, out, into, (factor,))
+    return Term(sizes, out, into, (factor,), limits=limits)
 
 
 def _ravelled(

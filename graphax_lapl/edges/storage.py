@@ -123,6 +123,7 @@ def storage_of(structure: Structure, slots: tuple[int, ...], direct: frozenset[i
                 tuple(axis.renamed(names) for axis in term.out),
                 tuple(axis.renamed(names) for axis in term.into),
                 (factor,),
+                limits=tuple(limit.renamed(names) for limit in term.limits),
             )
         )
     shapes = {key: term.factors[0].shape for key, term in zip(keys, terms, strict=True)}

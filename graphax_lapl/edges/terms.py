@@ -10,6 +10,10 @@ Positions outside a dimension are dropped. Example: the Jacobian of `y = x[1:] *
 `y` of length 3 is one term with a single label `a` of size 3, `out = a`, `in = a + 1` and the
 factor `w[a]`: three numbers for a 3 x 4 matrix.
 
+A term may also know where it is zero: where one of its `limits`, maps of the same kind, is
+negative. A triangular block is `out = a`, `in = b` with the limit `a - b`. The values there are
+zero anyhow, so limits change no number: they say which entries a sparse result leaves out.
+
 Complex numbers. A map into or out of a complex array is linear over the reals only. Between complex
 arrays a term acts on the input (`conj=False`) or on its complex conjugate (`conj=True`); from
 complex to real it stands for `Re(J x)`. Compositions keep track of both.
@@ -85,6 +89,7 @@ class Term:
         factors: the arrays that are multiplied.
         coefficient: a number known while planning.
         conj: whether the term acts on the conjugate of a complex input.
+        limits: maps of position labels; where one is negative, the product of the factors is zero.
     """
 
     sizes: tuple[int, ...]
@@ -93,6 +98,7 @@ class Term:
     factors: tuple[Factor, ...] = ()
     coefficient: Number = 1
     conj: bool = False
+    limits: tuple[IndexMap, ...] = ()
 
     @cached_property
     def pattern(self) -> tuple[object, ...]:
@@ -135,6 +141,7 @@ class Term:
         return (
             f"({sizes}) {self.coefficient:g} {factors} "
             f"out[{', '.join(map(repr, self.out))}] in[{', '.join(map(repr, self.into))}]"
+            + "".join(f" where {limit!r} >= 0" for limit in self.limits)
         )
 
 

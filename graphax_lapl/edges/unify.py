@@ -217,7 +217,7 @@ def _bind_dropped(draft: Draft, equation: IndexMap) -> bool:
     for name, part in equation.parts:
         if part not in (1, -1):
             continue
-        maps = (*draft.out, *draft.into, *draft.equations)
+        maps = (*draft.out, *draft.into, *draft.equations, *draft.limits)
         if any(axis.stride(name) is None for axis in maps) or any(
             f.factor.opaque is not None or any(a.stride(name) is None for a in f.factor.axes)
             for f in draft.factors

@@ -39,11 +39,11 @@ class LinearMap:
     def __init__(self, reference: OpaqueMap, values: Sequence[Any], types: Sequence[Any]):
         """Hold the point; an input without a value (the equation is linear in it) is zero."""
         self.reference = reference
+        there = [value for value in values if value is not None]
         self.values = [
-            jnp.zeros(type_.shape, type_.dtype) if value is None else value
+            _varying_like(jnp.zeros(type_.shape, type_.dtype), there) if value is None else value
             for value, type_ in zip(values, types, strict=True)
         ]
-
         self.moving = [reference.into]
         if not reference.slot and needs_all_tangents(reference.equation):
             self.moving += [k for k in _differentiable(self.values) if k != reference.into]
@@ -112,6 +112,7 @@ class LinearMap:
         reference = self.reference
         unpack = _layout(reference.batch_in, self.point.ndim)
         moved = _permute(tangents, unpack).astype(self.point.dtype)
+        moved = _varying_like(moved, [self.point])
         packed = _packed(reference.batch_out, len(reference.batch_out) + reference.opaque.outputs)
 
         def pushed(tangent: Array, *values: Array) -> Array:
@@ -153,7 +154,8 @@ def pull_together(maps: Sequence[LinearMap], cotangents: Array) -> list[Array]:
 
     def pulled(cotangent: Array, *values: Array) -> list[Array]:
         out, pull = jax.vjp(first._along(values, places), *(values[k] for k in places))
-        return list(pull(cotangent.astype(out.dtype))[: len(maps)])
+        seed = _varying_like(cotangent.astype(out.dtype), [out])
+        return list(pull(seed)[: len(maps)])
 
     try:
         pulled_all = first._for_all(pulled, moved)
@@ -163,6 +165,24 @@ def pull_together(maps: Sequence[LinearMap], cotangents: Array) -> list[Array]:
         _permute(into, _packed(linear.reference.batch_in, into.ndim - 1))
         for linear, into in zip(maps, pulled_all, strict=True)
     ]
+
+
+def _varying_like(array: Array, others: Sequence[Any]) -> Array:
+    """An array, marked as one that differs between devices where one of the others does.
+
+    Inside `jax.shard_map` an equation takes operands of one kind, as it did when it was traced.
+    """
+    axes = frozenset().union(*map(_varying_axes, others)) - _varying_axes(array)
+    return lax.pcast(array, tuple(sorted(axes)), to="varying") if axes else array
+
+
+def _varying_axes(value: Any) -> frozenset[str]:
+    """Axes of a mesh along which devices hold different values; JAX 0.11 renamed the attribute."""
+    type_ = jax.typeof(value)
+    axes: frozenset[str] | None = getattr(type_, "vma", None)
+    if axes is None:
+        axes = getattr(getattr(type_, "manual_axis_type", None), "varying", None)
+    return axes or frozenset()
 
 
 def _by_parts(apply: Callable[[Array], Array], seeds: Array, dtype: Any) -> Array:

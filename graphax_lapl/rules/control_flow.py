@@ -1,18 +1,21 @@
-"""Loops and branches: along which dimensions their derivative is diagonal.
+"""Loops, branches, backward functions: along which dimensions their derivative is diagonal.
 
 A loop is one opaque linear map from each input to each output. Where the body treats the entries
 along some dimension independently of one another, so does the loop, and the map is diagonal along
 that dimension. This is found as the greatest fixed point: suppose that an input moves along
 position p of its dimension d; which dimensions of a value then hold changes at position p only? The
 local structures of the body's equations say so, and what a carry holds has to hold again when it
-comes around. Where no path leads from an input to an output, there is no derivative.
+comes around. Where no path leads from an input to an output, there is no derivative. The same is
+asked of the backward function of a user's rule: which dimensions hold the cotangent's position?
 """
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any
 
+import jax
 import numpy as np
 from jax import dtypes
 
@@ -35,17 +38,25 @@ Aligned = frozenset[int]
 class Body:
     """The local structures of a nested jaxpr."""
 
-    def __init__(self, closed: Any):
-        """Inline the jaxpr and ask the rules about its equations."""
+    def __init__(self, closed: Any, moving: int | None = None):
+        """Inline the jaxpr and ask the rules about its equations.
+
+        Args:
+            closed: the jaxpr.
+            moving: the only input that moves; by default all that are not integers do.
+        """
         variables = [variable.aval for variable in closed.jaxpr.invars]
-        moving = [_is_inexact(aval) for aval in variables]
-        self.listing, self.active = flatten_jaxpr(closed, moving, treatment)
+        moves = [
+            _is_inexact(aval) if moving is None else k == moving for k, aval in enumerate(variables)
+        ]
+        self.listing, self.active = flatten_jaxpr(closed, moves, treatment)
         arrows, _ = local_partials(self.listing)
         self.arrows: list[tuple[int, int, Structure]] = [
             (u, v, arrow.recipe.result)
             for (u, v), arrow in sorted(arrows.items(), key=lambda item: item[0][1])
             if arrow.recipe.result is not None
         ]
+        self.moves = moves
         self.inputs = [self.listing.vertex(variable) for variable in self.listing.inputs]
         self.outputs = [
             self.listing.vertex(atom) if active and isinstance(atom, int) else None
@@ -144,7 +155,7 @@ def _fixed_points(body: Body, constants: int, carries: int) -> Pairs:
     result: dict[tuple[int, int], dict[int, int]] = {}
     for i, variable in enumerate(body.inputs):
         type_ = body.listing.variables[variable]
-        if not _is_inexact(type_):
+        if not body.moves[i]:
             continue
         for k in _reached(body, i, frozenset(), constants, carries):
             result[i, k] = {}
@@ -189,4 +200,56 @@ def _loop(site: Site, i: int, k: int) -> list[Piece]:
     site.note(AS_A_WHOLE)
     batch_in, batch_out = [d for d, _ in pairs], [e for _, e in pairs]
     forward, reverse = (True, False) if site.name == "while" else modes(site, i, k)
-    return site.opaque(i, k, batch_in, batch_out, forward=forward, reverse=reverse)
+    steps = _ordered_steps(site, i, k) if 0 not in batch_in else []
+    return site.opaque(i, k, batch_in, batch_out, forward=forward, reverse=reverse, ordered=steps)
+
+
+def _ordered_steps(site: Site, i: int, k: int) -> list[tuple[int, int]]:
+    """A scan says at one step nothing of what it reads at later ones."""
+    counts = scan_counts(site.params) if site.name == "scan" else None
+    if counts is None or i < sum(counts) or k < counts[1]:
+        return []
+    read = len(site.outputs[k].shape)
+    return [(read, 0)] if site.params["reverse"] else [(0, read)]
+
+
+#: Whether a backward function is being looked at.
+_in_backward: ContextVar[bool] = ContextVar("in_backward", default=False)
+
+
+@lru_cache(maxsize=512)
+def _backward_pairs(equation: Equation, i: int, k: int, types: tuple[Any, ...]) -> Any:
+    """Pairs of dimensions (of output k, of input i) along which a backward function is diagonal.
+
+    None where it leads nowhere.
+    """
+
+    def pulled(cotangent: Any, *values: Any) -> Any:
+        def along(x: Any) -> Any:
+            return equation.evaluate(*values[:i], x, *values[i + 1 :])[k]
+
+        return jax.vjp(along, values[i])[1](cotangent)[0]
+
+    def out(*values: Any) -> Any:
+        return equation.evaluate(*values)[k]
+
+    if _in_backward.get():
+        return ()  # one that calls itself would be asked for ever
+    token = _in_backward.set(True)
+    try:
+        body = Body(jax.make_jaxpr(pulled)(jax.eval_shape(out, *types), *types), moving=0)
+        return _fixed_points(body, len(body.inputs), 0).get((0, 0))
+    except (GraphaxLaplError, NotImplementedError, Unsolvable):
+        return ()
+    finally:
+        _in_backward.reset(token)
+
+
+@defrule("custom_vjp_call")
+def _custom_vjp(site: Site, i: int, k: int) -> list[Piece]:
+    """The user's backward function; it has no forward mode."""
+    types = tuple(jax.ShapeDtypeStruct(t.shape, t.dtype) for t in site.inputs)
+    pairs = _backward_pairs(site.equation, i, k, types)
+    if pairs is None:
+        return []
+    return site.opaque(i, k, [e for _, e in pairs], [d for d, _ in pairs], forward=False)

@@ -19,7 +19,8 @@ from jax import Array, lax
 
 from ..edges.maps import from_values
 from .registry import RULES, defrule
-from .site import Local, Piece, Reference, Site, shape_of
+from .site import Local, Piece, Reference, Site, axes_of, shape_of
+from .zeros import known_support
 
 Partial = Callable[..., Array] | int | str | tuple[int, Callable[..., Array]] | None
 
@@ -190,6 +191,15 @@ def _div(site: Site, i: int, k: int) -> list[Piece]:
         if number is not None and number != 0:
             return site.diagonal(0, None, 1 / number)
         return site.diagonal(0, _local(site, "ddiv", _reciprocal, [site.value(1)]))
+    zeros = known_support(site.value(0), site.listing)
+    if zeros is not None and not zeros.all():
+        # The numerator is a factor of its own, so that its zeros are seen.
+        factors = []
+        for part in (site.value(0), _local(site, "ddiv", _squared_reciprocal, [site.value(1)])):
+            shape = shape_of(part, site.listing)
+            factors.append(site.factor(part, site.aligned(shape), shape))
+        axes = axes_of(len(site.out_shape))
+        return site.piece(site.out_shape, axes, site.aligned(site.shape(1)), factors, -1)
     return site.diagonal(1, _local(site, "ddiv", _minus_quotient, [site.out(), site.value(1)]))
 
 

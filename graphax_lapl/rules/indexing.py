@@ -19,7 +19,7 @@ from ..edges.maps import IndexMap, constant, from_values, label
 from ..edges.terms import Factor
 from .opaque import fallback
 from .registry import defrule
-from .site import Piece, Site, axes_of
+from .site import Local, Piece, Site, axes_of
 
 #: How starts outside an array may be treated where their positions are known.
 MODES = (
@@ -110,6 +110,34 @@ def _scatter_mul(site: Site, i: int, k: int) -> list[Piece]:
     for piece in _placed(site, site.shape(2), written, site.shape(0), swapped=True):
         factor = Factor(piece.term.out, site.shape(0))
         pieces.append(Piece(replace(piece.term, factors=(factor,)), (site.value(0),)))
+    return pieces
+
+
+@defrule("scatter-min", "scatter_min", "scatter-max", "scatter_max")
+def _scatter_extremum(site: Site, i: int, k: int) -> list[Piece]:
+    """An entry is shared by what attains it: the operand's entry and its updates."""
+
+    def shares(*values: jax.Array) -> jax.Array:
+        def along(x: jax.Array) -> jax.Array:
+            result: jax.Array = site.equation.evaluate(*values[:i], x, *values[i + 1 :])[k]
+            return result
+
+        # Each input stands in one entry at most, so a sum over outputs is its share there.
+        out, pull = jax.vjp(along, values[i])
+        return pull(lax.full_like(out, 1))[0]
+
+    arguments = (site.value(0), site.value(1), site.value(2))
+    weights = Local(f"d{site.name}", shares, arguments, site.shape(i), "constant")
+    if i == 0:
+        return site.diagonal(0, weights)
+    indices = site.known(1)
+    if indices is None or _too_large(site) or site.params["mode"] not in MODES:
+        return site.opaque(i, k)
+    pieces = []
+    written = _written(site, indices)
+    for piece in _placed(site, site.shape(2), written, site.shape(0), swapped=True):
+        factor = Factor(piece.term.into, site.shape(2))
+        pieces.append(Piece(replace(piece.term, factors=(factor,)), (weights,)))
     return pieces
 
 

@@ -61,10 +61,6 @@ SELECTIONS = (
     "approx_top_k",
     "scatter_mul",
     "scatter-mul",
-    "scatter_min",
-    "scatter-min",
-    "scatter_max",
-    "scatter-max",
     "dynamic_gather",
 )
 
@@ -88,12 +84,6 @@ def _top_k(site: Site, i: int, k: int) -> list[Piece]:
     return site.opaque(i, k, batch, batch)
 
 
-@defrule("custom_vjp_call")
-def _custom_vjp(site: Site, i: int, k: int) -> list[Piece]:
-    """The user's backward function; it has no forward mode."""
-    return site.opaque(i, k, forward=False)
-
-
 @defrule(*MATRIX_FUNCTIONS)
 def _matrix_function(site: Site, i: int, k: int) -> list[Piece]:
     """Diagonal along the leading dimensions that input and output share."""
@@ -102,7 +92,21 @@ def _matrix_function(site: Site, i: int, k: int) -> list[Piece]:
     batch = list(range(max(0, count)))
     if site.shape(i)[: len(batch)] != site.outputs[k].shape[: len(batch)]:
         batch = []
-    return site.opaque(i, k, batch, batch)
+    return site.opaque(i, k, batch, batch, ordered=_triangles(site, k))
+
+
+def _triangles(site: Site, k: int) -> list[tuple[int, int]]:
+    """Where factors are zero, and which part of the matrix their entries depend on."""
+    out = len(site.outputs[k].shape)
+    row, column = out - 2, out - 1
+    of_row, of_column = out + len(site.shape(0)) - 2, out + len(site.shape(0)) - 1
+    if site.name == "cholesky":  # entry (i, j) depends on the entries up to row i and column j
+        return [(row, column), (row, of_row), (column, of_column)]
+    if site.name == "lu" and k == 0:  # with pivoting on all rows, up to its own column
+        return [(column, of_column)]
+    if site.name == "qr" and k < 2:  # both factors on columns up to their own
+        return [(column, of_column), (column, row)][: 1 + k]
+    return []
 
 
 @defrule("fft")

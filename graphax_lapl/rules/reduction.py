@@ -102,10 +102,11 @@ def _cumsum(site: Site, i: int, k: int) -> list[Piece]:
 
 @defrule("cumprod", "cummax", "cummin", "cumlogsumexp")
 def _cumulative(site: Site, i: int, k: int) -> list[Piece]:
-    """Along one axis, by JAX's own linear-time derivative; diagonal along all others."""
-    axis = site.params["axis"]
-    others = [d for d in range(len(site.out_shape)) if d != axis]
-    return site.opaque(i, k, others, others)
+    """A triangle along one axis, by JAX's own linear-time derivative; diagonal along all others."""
+    axis, rank = site.params["axis"], len(site.out_shape)
+    others = [d for d in range(rank) if d != axis]
+    ordered = (rank + axis, axis) if site.params["reverse"] else (axis, rank + axis)
+    return site.opaque(i, k, others, others, ordered=[ordered])
 
 
 @defrule("sort")

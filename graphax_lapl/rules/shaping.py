@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 
+from ..edges.boxes import Box, difference
 from ..edges.maps import IndexMap, constant, from_values, label
 from .registry import defrule
 from .site import Piece, Site, axes_of
@@ -183,8 +184,22 @@ def _pad(site: Site, i: int, k: int) -> list[Piece]:
     inside = site.piece(sizes, out, into)
     if i == 0:
         return inside
-    everywhere = site.piece(target, axes_of(len(target)), [])
-    return everywhere + site.piece(sizes, out, [], coefficient=-1)
+    whole = Box((0,) * len(target), target)
+    if 0 in sizes:
+        return _filled(site, whole)
+    ends = (
+        axis.bounds({d: size})[1] + 1 for d, (axis, size) in enumerate(zip(out, sizes, strict=True))
+    )
+    around = Box(tuple(axis.offset for axis in out), tuple(ends))
+    border = [piece for box in difference([whole], around) for piece in _filled(site, box)]
+    if all(interior == 0 for *_, interior in config):
+        return border
+    return border + _filled(site, around) + site.piece(sizes, out, [], coefficient=-1)
+
+
+def _filled(site: Site, box: Box) -> list[Piece]:
+    """One in a box of the output, for a scalar input."""
+    return site.piece(box.extents, [label(d, 1, low) for d, low in enumerate(box.starts)], [])
 
 
 @defrule("concatenate")

@@ -209,6 +209,7 @@ class Site:
         factors: Sequence[tuple[Reference, Factor]] = (),
         coefficient: Number = 1,
         conj: bool = False,
+        limits: Sequence[IndexMap] = (),
     ) -> list[Piece]:
         """A term with labels `range(len(sizes))`; empty where it is structurally zero."""
         draft = Draft(
@@ -218,6 +219,7 @@ class Site:
             [DraftFactor(k, factor) for k, (_, factor) in enumerate(factors)],
             coefficient,
             conj,
+            limits=list(limits),
         )
         finished = draft.finish()
         if finished is None:
@@ -237,17 +239,17 @@ class Site:
         factors = []
         if reference is not None:
             own = shape_of(reference, self.listing)
-            factors = [self.factor(reference, self._aligned(own), own)]
+            factors = [self.factor(reference, self.aligned(own), own)]
         return self.piece(
             shape,
             axes_of(len(shape)),
-            self._aligned(self.shape(position)),
+            self.aligned(self.shape(position)),
             factors,
             coefficient,
             conj,
         )
 
-    def _aligned(self, shape: tuple[int, ...]) -> list[IndexMap]:
+    def aligned(self, shape: tuple[int, ...]) -> list[IndexMap]:
         """Maps of an operand that the output repeats: a scalar, or dimensions of size one."""
         out = self.out_shape
         if len(shape) not in (0, len(out)):
@@ -268,8 +270,12 @@ class Site:
         reverse: bool = True,
         work: int | None = None,
         slot: str = "",
+        ordered: Sequence[tuple[int, int]] = (),
     ) -> list[Piece]:
         """The partial as an opaque linear map, diagonal along the given pairs of dimensions.
+
+        Each of `ordered` is a pair of dimensions, those of the output counted first, then those of
+        the input: entries whose position along the first is below that along the second are zero.
 
         With `slot`, the map is the equation itself with the tangent as input `i`: the others as
         they are ("each": linear in every input), or zero ("joint": linear in all of them together).
@@ -292,6 +298,11 @@ class Site:
         sizes += [shape_out[d] for d in core_out]
         names_in = {**shared, **{d: len(sizes) + n for n, d in enumerate(core_in)}}
         sizes += [shape_in[d] for d in core_in]
+        names = [
+            *(names_out[d] for d in range(len(shape_out))),
+            *(names_in[d] for d in range(len(shape_in))),
+        ]
+        limits = [label(names[a]).plus(label(names[b], -1), {}) for a, b in ordered]
         opaque = Opaque(len(batch_in), len(core_out), forward, reverse, work)
         arguments = tuple(
             None
@@ -319,6 +330,7 @@ class Site:
                 [label(names_in[d]) for d in range(len(shape_in))],
                 [(reference, factor)],
                 conj=bool(conjugate),
+                limits=limits,
             )
         return pieces
 

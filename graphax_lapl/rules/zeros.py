@@ -17,7 +17,7 @@ from ..edges.maps import IndexMap, constant, from_values
 from ..graph.listing import Listing
 from .site import Known, Piece, Primal, Reference
 
-__all__ = ["without_zeros"]
+__all__ = ["known_support", "without_zeros"]
 
 #: Largest box of labels (assignments) that is searched for zeros.
 MAX_BOX = 1 << 20
@@ -28,7 +28,7 @@ MAX_SPLIT = 16
 def without_zeros(piece: Piece, listing: Listing) -> list[Piece]:
     """The piece cut down to the entries at which none of its factors is known to be zero."""
     for position, reference in enumerate(piece.references):
-        support = _support(reference, listing)
+        support = known_support(reference, listing)
         if support is None or support.shape != piece.term.factors[position].shape:
             continue
         parts = _split(piece, position, support, _known(reference, listing))
@@ -37,7 +37,8 @@ def without_zeros(piece: Piece, listing: Listing) -> list[Piece]:
     return [piece]
 
 
-def _support(reference: Reference, listing: Listing) -> np.ndarray | None:
+def known_support(reference: Reference, listing: Listing) -> np.ndarray | None:
+    """Where an array that does not move is not zero; None where that is not known."""
     value = _known(reference, listing)
     if value is not None:
         return value != 0

@@ -165,6 +165,11 @@ EXACT: dict[str, tuple[Function, np.ndarray]] = {
     "gradient of a gradient": (lambda x: jnp.gradient(jnp.gradient(x**2)), V),
     "gradient in 2D": (lambda x: jnp.stack(jnp.gradient(x**2)), M),
     "cumulative sum": (lambda x: jnp.cumsum(x**2), V[:10]),
+    "long cumulative sum": (lambda x: jnp.cumsum(x**2), V),
+    "cumulative product": (lambda x: jnp.cumprod(x), V),
+    "quotient of zeros": (lambda x: (np.arange(20) % 3 == 0).astype(float) / x, V),
+    "second factor of qr": (lambda x: jnp.linalg.qr(x[:3, :3])[1], M),
+    "padding that depends on the input": (lambda x: lax.pad(x**2, x[0], [(2, 1, 0)]), V),
     "convolve same": (lambda x: jnp.convolve(x**2, np.array([1.0, -2, 1]), "same"), V),
     "convolve full": (lambda x: jnp.convolve(x**2, np.array([1.0, -2, 1, 3]), "full"), V),
     "convolve with a zero": (lambda x: jnp.convolve(x**2, np.array([1.0, 0, 1]), "valid"), V),
@@ -221,8 +226,9 @@ EXACT: dict[str, tuple[Function, np.ndarray]] = {
 }
 
 #: Name: function, point, entries. More than are not zero at one point, because which are depends on
-#: the values (pooling), cancels there (pairs), or has no affine form (long cumulative operations).
+#: the values (pooling), or cancels there (pairs).
 BOUNDED: dict[str, tuple[Function, np.ndarray, int]] = {
+    "smallest by scatter": (lambda x: x[:5].at[np.array([1, 3, 1])].min(x[7:10]), V, 8),
     "max pooling": (window(lax.max, -np.inf, 2, 2, "VALID"), numbers(8, 8), 64),
     "overlapping max pooling": (window(lax.max, -np.inf, 3, 2, "SAME"), numbers(8, 8), 121),
     "max pooling with ties": (
@@ -233,6 +239,4 @@ BOUNDED: dict[str, tuple[Function, np.ndarray, int]] = {
     "min pooling": (window(lax.min, np.inf, 3, 1, "VALID"), numbers(6, 6), 144),
     "maximum of rows": (lambda x: jnp.max(x**2, 1), M, 36),
     "squared differences of pairs": (lambda x: (x[:, None] - x[None, :]) ** 2, V[:7], 91),
-    "long cumulative sum": (lambda x: jnp.cumsum(x**2), V, 400),
-    "cumulative product": (lambda x: jnp.cumprod(x), V, 400),
 }

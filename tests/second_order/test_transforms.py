@@ -221,7 +221,12 @@ def test_without_jit() -> None:
     assert_same(laplacian, reference_laplacian(network)(X))
 
 
-def test_inside_shard_map() -> None:
+def solution(x: Any) -> Any:
+    return jnp.sum(jnp.linalg.solve(jnp.tanh(jnp.outer(x, x + 1)) + 2 * jnp.eye(len(x)), x))
+
+
+@pytest.mark.parametrize("fun", [network, solution])
+def test_inside_shard_map(fun: Callable[..., Any]) -> None:
     """Constants of the function vary over devices there, which nothing outside can evaluate."""
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("devices",))
     along = jax.sharding.PartitionSpec("devices")
@@ -229,8 +234,8 @@ def test_inside_shard_map() -> None:
     def sharded(fun: Callable[..., Any]) -> Callable[..., Any]:
         return jax.jit(jax.shard_map(jax.vmap(fun), mesh=mesh, in_specs=along, out_specs=along))
 
-    expected = sharded(reference_laplacian(network))(BATCH)
-    assert_same(sharded(laplacian_ve(network))(BATCH), expected)
+    expected = sharded(reference_laplacian(fun))(BATCH)
+    assert_same(sharded(laplacian_ve(fun))(BATCH), expected)
 
 
 def test_abstract_evaluation() -> None:
