@@ -19,7 +19,6 @@ HELD_SIZES = (512, 1 << 62)
 
 #: Since then `optimization_barrier` stands until XLA's CPU compiler has fused.
 _BARRIERS_STAND = jax.__version_info__ >= (0, 12)
-_DIMENSIONS = lax.ScatterDimensionNumbers((), (0,), (0,))
 
 
 def held(value: Array, sizes: tuple[int, int] = HELD_SIZES) -> Array:
@@ -66,14 +65,15 @@ def _written(value: Array) -> Array:
     if _BARRIERS_STAND:
         result: Array = lax.optimization_barrier(value)
         return result
-    flat = lax.reshape(value, (math.prod(value.shape),))
-    written = lax.scatter_add(
-        flat,
-        np.array([[0], [1]], np.int32),
-        np.full(2, -0.0, flat.dtype),
-        _DIMENSIONS,
+    # In its own shape: loops that read a flat array along broadcast axes divide for every element.
+    axes = tuple(range(value.ndim))
+    written: Array = lax.scatter_add(
+        value,
+        np.stack(np.unravel_index([0, 1], value.shape), axis=-1).astype(np.int32),
+        np.full(2, -0.0, value.dtype),
+        lax.ScatterDimensionNumbers((), axes, axes),
         indices_are_sorted=True,
         unique_indices=True,
         mode=lax.GatherScatterMode.PROMISE_IN_BOUNDS,
     )
-    return lax.reshape(written, value.shape)
+    return written
