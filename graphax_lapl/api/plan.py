@@ -26,7 +26,7 @@ from ..program.counts import (
     count_program,
     traced_work,
 )
-from ..program.fusion import worth_holding
+from ..program.fusion import stored_products, worth_holding
 from ..program.instructions import Program
 from ..program.orientation import oriented
 from ..program.recomputation import shared_work
@@ -153,9 +153,10 @@ class Plan:
         """
         program = self.pruned(values) if sparse else oriented(self.pruned(values))
         hold = self._held_for(program, sparse)
+        hold_tangents = stored_products(program) if self.again else frozenset()
 
         def run(inputs: Sequence[Any]) -> tuple[list[Any], list[list[Any]]]:
-            slots = run_program(program, inputs, hold)
+            slots = run_program(program, inputs, hold, hold_tangents)
             write: Callable[..., Any] = stored_arrays if sparse else dense_block
             blocks = [[write(block, program, slots) for block in row] for row in program.blocks]
             return [slots[slot] for slot in program.values], blocks

@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array, lax
 from jax.custom_batching import custom_vmap
 
-__all__ = ["HELD_SIZES", "held"]
+__all__ = ["HELD_SIZES", "held", "tangents_held"]
 
 #: Smaller arrays are not worth the pass through memory, unless something better is known.
 HELD_SIZES = (512, 1 << 62)
@@ -56,24 +56,43 @@ def _holder(sizes: tuple[int, int]) -> Callable[[Array], Array]:
     return differentiable
 
 
-def _written(value: Array) -> Array:
-    """An identity that no loop is fused across.
+@jax.custom_jvp
+def tangents_held(value: Array) -> Array:
+    """The same values; tangents and cotangents are in memory before anything reads them (on a CPU).
 
-    Older compilers fuse across barriers, but not through a scatter: -0 is added to two elements, in
-    place.
+    The cotangent of a product is read by the products with both operands, in two orders of its
+    axes. XLA evaluates what it is made of for each, and the one that it transposes slowly.
+    """
+    return value
+
+
+@tangents_held.defjvp
+def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    (value,), (tangent,) = primals, tangents
+    if value.size > 1:
+        tangent = lax.platform_dependent(tangent, cpu=_written, default=lambda t: t)
+    return tangents_held(value), tangent
+
+
+def _written(value: Array) -> Array:
+    """A linear identity that no loop is fused across, nor across its transpose.
+
+    Older compilers fuse across barriers, but not through a scatter: two elements are multiplied by
+    one, in place. Its derivative and its transpose are scatters of the same kind.
     """
     if _BARRIERS_STAND:
         result: Array = lax.optimization_barrier(value)
         return result
     # In its own shape: loops that read a flat array along broadcast axes divide for every element.
     axes = tuple(range(value.ndim))
-    written: Array = lax.scatter_add(
+    written: Array = lax.scatter_mul(
         value,
         np.stack(np.unravel_index([0, 1], value.shape), axis=-1).astype(np.int32),
-        np.full(2, -0.0, value.dtype),
+        np.ones(2, value.dtype),
         lax.ScatterDimensionNumbers((), axes, axes),
         indices_are_sorted=True,
         unique_indices=True,
         mode=lax.GatherScatterMode.PROMISE_IN_BOUNDS,
     )
     return written
+

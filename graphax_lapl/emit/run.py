@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -24,7 +24,7 @@ from ..program.instructions import (
 )
 from .assembly import assemble
 from .coordinates import gathered_dense, is_gathered
-from .holding import held
+from .holding import held, tangents_held
 from .opaque import LinearMap, second_derivative
 from .recipes import operate
 from .rows import row_hessian
@@ -39,7 +39,10 @@ _NONE: Mapping[int, tuple[int, int]] = MappingProxyType({})
 
 
 def run_program(
-    program: Program, inputs: Sequence[Any], hold: Mapping[int, tuple[int, int]] = _NONE
+    program: Program,
+    inputs: Sequence[Any],
+    hold: Mapping[int, tuple[int, int]] = _NONE,
+    hold_tangents: Collection[int] = (),
 ) -> list[Any]:
     """Evaluate all instructions; returns the slots' contents.
 
@@ -48,6 +51,7 @@ def run_program(
         inputs: constants of the trace, then the arguments' leaves (arrays or tracers).
         hold: slots to be written to memory before they are read, and for which sizes, see
             `emit.holding`.
+        hold_tangents: slots whose derivatives are.
     """
     slots: list[Any] = [None] * len(program.slots)
     for slot, value in zip(program.inputs, inputs, strict=True):
@@ -59,7 +63,9 @@ def run_program(
             values = [slots[slot] for slot in instruction.inputs]
             results = _execute(instruction, values)
             for slot, result in zip(instruction.outputs, results, strict=True):
-                slots[slot] = held(result, hold[slot]) if slot in hold else result
+                if slot in hold:
+                    result = held(result, hold[slot])
+                slots[slot] = tangents_held(result) if slot in hold_tangents else result
     return slots
 
 

@@ -14,18 +14,19 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
-from ..edges.operations import Combine, Einsum
+from ..edges.operations import ApplyOpaque, Combine, Einsum, Read
 from .instructions import (
     ConstantInstruction,
     EdgeInstruction,
     Instruction,
     LocalInstruction,
+    OpaqueInstruction,
     PrimalInstruction,
     Program,
 )
 from .timings import CACHE, KERNEL, MEMORY, OPERATION, Expression, expression_of, local_expression
 
-__all__ = ["FusedProgram", "worth_holding"]
+__all__ = ["FusedProgram", "stored_products", "worth_holding"]
 
 #: Nanoseconds of holding an array, whatever its size: a few small kernels.
 HOLDING = 4 * KERNEL
@@ -221,7 +222,43 @@ def worth_holding(program: Program, again: bool = False) -> dict[int, tuple[int,
             if step.inside and not step.kept and saved > 0:
                 for slot in step.outputs:
                     ranges[slot] = (math.ceil(HOLDING / saved * step.work), UNBOUNDED)
+        ranges.update((slot, (2, UNBOUNDED)) for slot, _ in _convolutions(program))
     return ranges
+
+
+def stored_products(program: Program) -> frozenset[int]:
+    """Slots that products of matrices and convolutions make.
+
+    Their derivatives with respect to both operands read the same cotangent, in two orders of its
+    axes. Products that share labels with both operands in the result keep the order, and are left.
+    """
+    found = {slot for _, slot in _convolutions(program)}
+    for instruction in program.instructions:
+        operation = getattr(instruction, "operation", None)
+        if isinstance(operation, Einsum) and _is_matrix_product(operation):
+            first, second = (_free(read, operation) for read in operation.reads)
+            if first and second and not first & second:
+                found.update(instruction.outputs)
+    return frozenset(found)
+
+
+def _convolutions(program: Program) -> Iterator[tuple[int, int]]:
+    """Operand and result of every convolution that columns pass through.
+
+    Its derivative reads the operand again, transposed.
+    """
+    maps = {
+        slot
+        for instruction in program.instructions
+        if isinstance(instruction, OpaqueInstruction)
+        and instruction.reference.equation.name == "conv_general_dilated"
+        for slot in instruction.outputs
+    }
+    for instruction in program.instructions:
+        if isinstance(getattr(instruction, "operation", None), ApplyOpaque):
+            linear, operand = instruction.inputs
+            if linear in maps:
+                yield operand, instruction.outputs[0]
 
 
 def _read_by_results(program: Program) -> Iterator[int]:
@@ -237,11 +274,13 @@ def _is_matrix_product(operation: Einsum | Combine) -> bool:
     if not isinstance(operation, Einsum) or len(operation.reads) < 2 or operation.written_out:
         return False
     summed = {n for n, _ in operation.sizes} - {*operation.output}
-    first, second = (
-        {n for axis in read.axes for n in axis.labels} & {*operation.output}
-        for read in operation.reads
-    )
+    first, second = (_free(read, operation) for read in operation.reads)
     return bool(summed) and (first - second or second - first) != set()
+
+
+def _free(read: Read, operation: Einsum) -> set[int]:
+    """The labels of an operand that the result keeps."""
+    return {n for axis in read.axes for n in axis.labels} & {*operation.output}
 
 
 def _bits(mask: int) -> Iterator[int]:
