@@ -252,7 +252,10 @@ def _product(
     if not output:
         # With parameters on one side this is a matrix times a vector for a batch: no parameter is
         # repeated for every sample, as products before a sum are. Exact to the dtype, as a sum is.
-        places = [left_names.index(n) for n in contracted], [right_names.index(n) for n in contracted]
+        places = (
+            [left_names.index(n) for n in contracted],
+            [right_names.index(n) for n in contracted],
+        )
         return lax.dot_general(left, right, (places, ((), ())), precision=lax.Precision.HIGHEST)
     free = [name for name in output if name not in batch]
     if free[0] not in left_names:

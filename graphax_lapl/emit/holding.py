@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -12,13 +13,36 @@ import numpy as np
 from jax import Array, lax
 from jax.custom_batching import custom_vmap
 
-__all__ = ["HELD_SIZES", "held", "tangents_held"]
+__all__ = ["HELD_SIZES", "Holding", "held", "tangents_held"]
 
 #: Smaller arrays are not worth the pass through memory, unless something better is known.
 HELD_SIZES = (512, 1 << 62)
 
 #: Since then `optimization_barrier` stands until XLA's CPU compiler has fused.
 _BARRIERS_STAND = jax.__version_info__ >= (0, 12)
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What is written to memory before it is read; `sizes` as in `held`.
+
+    Attributes:
+        values: slots that are, and for which sizes.
+        differentiated: slots that are where the program is differentiated.
+        tangents: slots whose tangents and cotangents are.
+    """
+
+    values: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    differentiated: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    tangents: Collection[int] = ()
+
+    def apply(self, slot: int, value: Any, inputs: Sequence[Array]) -> Any:
+        """What stands for the value of a slot in a program with these (inexact) inputs."""
+        if slot in self.values:
+            value = held(value, self.values[slot])
+        elif slot in self.differentiated:
+            value = _derivative_holder(self.differentiated[slot])(value, *inputs)
+        return tangents_held(value) if slot in self.tangents else value
 
 
 def held(value: Array, sizes: tuple[int, int] = HELD_SIZES) -> Array:
@@ -54,6 +78,26 @@ def _holder(sizes: tuple[int, int]) -> Callable[[Array], Array]:
     differentiable = jax.custom_jvp(hold)
     differentiable.defjvp(lambda primals, tangents: (differentiable(*primals), tangents[0]))
     return differentiable
+
+
+@functools.lru_cache(maxsize=256)
+def _derivative_holder(sizes: tuple[int, int]) -> Callable[..., Array]:
+    """An identity that holds its first argument where something is differentiated.
+
+    What the derivative's kernels read need not have a tangent itself: in `sum(w * sin(x))` the sine
+    has none with respect to w. Therefore the inputs of the program are further arguments.
+    """
+
+    @jax.custom_jvp
+    def stay(value: Array, *inputs: Array) -> Array:
+        del inputs
+        return value
+
+    def differentiated(primals: Any, tangents: Any) -> tuple[Array, Any]:
+        return held(primals[0], sizes), tangents[0]
+
+    stay.defjvp(differentiated, symbolic_zeros=True)
+    return stay
 
 
 @jax.custom_jvp
@@ -95,4 +139,3 @@ def _written(value: Array) -> Array:
         mode=lax.GatherScatterMode.PROMISE_IN_BOUNDS,
     )
     return written
-

@@ -1,4 +1,4 @@
-"""What does not move with the inputs, taken out of a sum: `sum(a * f(x) * b)` as `(a * b) . f(x)`."""
+"""What does not move, taken out of a sum: `sum(a * f(x) * b)` as `(a * b) . f(x)`."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Factor = tuple[int, tuple[int, ...]]
 def take_out_fixed_factors(program: Program, moving: Collection[int]) -> Program:
     """Multiply parameters with one another before they meet what depends on the point.
 
-    Elimination multiplies every entry by one parameter after the other. For a batch these are as many
-    passes over it, and as many sums over it in the gradient with respect to the parameters. Their
-    product is one small array, and what is left is a matrix times a vector.
+    Elimination multiplies every entry by one parameter after the other. For a batch these are as
+    many passes over it, and as many sums over it in the gradient with respect to the parameters.
+    Their product is one small array, and what is left is a matrix times a vector.
 
     Args:
         program: the program.
@@ -74,7 +74,11 @@ class _Sums(Rewriting):
             return None
         if isinstance(operation, Combine):
             names = [names for _, names in operation.operands]
-            if self.readers[slot] > 1 or operation.constant or any(n != operation.output for n in names):
+            if (
+                self.readers[slot] > 1
+                or operation.constant
+                or any(n != operation.output for n in names)
+            ):
                 return None
             if not self.fixed.isdisjoint(maker.inputs):
                 return None
@@ -179,9 +183,7 @@ class _Sums(Rewriting):
         combine = Combine(operands, tuple((n, sizes[n]) for n in kept), kept)
         return self.emit(maker, combine, parts, kept)
 
-    def multiply(
-        self, maker: EdgeInstruction, parts: list[Factor], coefficient: Number
-    ) -> Factor:
+    def multiply(self, maker: EdgeInstruction, parts: list[Factor], coefficient: Number) -> Factor:
         """The product of one or two arrays."""
         kept = tuple(dict.fromkeys(p for _, own in parts for p in own))
         sizes = self.sizes(parts)
@@ -198,7 +200,11 @@ class _Sums(Rewriting):
         }
 
     def emit(
-        self, like: EdgeInstruction, operation: Operation, parts: list[Factor], kept: tuple[int, ...]
+        self,
+        like: EdgeInstruction,
+        operation: Operation,
+        parts: list[Factor],
+        kept: tuple[int, ...],
     ) -> Factor:
         """An instruction that makes a new slot."""
         inputs = tuple(s for s, _ in parts)

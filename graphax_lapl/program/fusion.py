@@ -26,7 +26,12 @@ from .instructions import (
 )
 from .timings import CACHE, KERNEL, MEMORY, OPERATION, Expression, expression_of, local_expression
 
-__all__ = ["FusedProgram", "stored_products", "worth_holding"]
+__all__ = [
+    "FusedProgram",
+    "stored_products",
+    "worth_holding",
+    "worth_holding_for_derivatives",
+]
 
 #: Nanoseconds of holding an array, whatever its size: a few small kernels.
 HOLDING = 4 * KERNEL
@@ -194,13 +199,8 @@ class FusedProgram:
         return cost
 
 
-def worth_holding(program: Program, again: bool = False) -> dict[int, tuple[int, int]]:
+def worth_holding(program: Program) -> dict[int, tuple[int, int]]:
     """Slots that are worth holding, and for which sizes.
-
-    Args:
-        program: the program.
-        again: whether its results will probably be differentiated again, as a Laplacian in a loss
-            is: the derivative's kernels then read what this program has one reader for.
 
     Returns:
         For each slot the number of elements (those of a batch together) from which on it is worth
@@ -216,13 +216,23 @@ def worth_holding(program: Program, again: bool = False) -> dict[int, tuple[int,
             size = fused.sizes[slot]
             first, _ = ranges.get(slot, (samples * size, 0))
             ranges[slot] = (first, end * size)
-    if again:
-        for step in fused.steps:
-            saved = step.nanoseconds - MEMORY * step.work
-            if step.inside and not step.kept and saved > 0:
-                for slot in step.outputs:
-                    ranges[slot] = (math.ceil(HOLDING / saved * step.work), UNBOUNDED)
-        ranges.update((slot, (2, UNBOUNDED)) for slot, _ in _convolutions(program))
+    return ranges
+
+
+def worth_holding_for_derivatives(program: Program) -> dict[int, tuple[int, int]]:
+    """Slots that are worth holding where the program is differentiated, and for which sizes.
+
+    A Laplacian in a loss is: the derivative's kernels then read what the program has one reader
+    for, and the product with the transposed operand of a convolution reads that operand again.
+    """
+    if len(program.instructions) > MAX_INSTRUCTIONS:
+        return {}
+    ranges = {slot: (2, UNBOUNDED) for slot, _ in _convolutions(program)}
+    for step in FusedProgram(program).steps:
+        saved = step.nanoseconds - MEMORY * step.work
+        if step.inside and not step.kept and saved > 0:
+            for slot in step.outputs:
+                ranges[slot] = (math.ceil(HOLDING / saved * step.work), UNBOUNDED)
     return ranges
 
 
