@@ -10,8 +10,8 @@ import pytest
 
 from benchmarks.problems import PROBLEMS
 from benchmarks.problems.problem import over_batch
-from graphax_lapl import jacve, make_plan
-from graphax_lapl.emit.holding import held
+from graphax_lapl import jacve, laplacian_ve, make_plan
+from graphax_lapl.emit.holding import held, tangents_held
 from graphax_lapl.program.fusion import FusedProgram, worth_holding
 
 BATCH = 1024  # more than the arm's sines and cosines need to be held
@@ -75,17 +75,20 @@ def test_holding_reduces_evaluations():
 SIZES = (8, 64)
 
 
-@pytest.mark.parametrize("count", [4, 16, 64])
-def test_held_is_an_identity_under_every_transformation(count):
+@pytest.mark.parametrize(("hold", "count"), [(held, 4), (held, 16), (held, 64), (None, 4)])
+def test_held_is_an_identity_under_every_transformation(hold, count):
     x = jnp.linspace(-1.0, 1.0, count).at[0].set(-0.0)
 
+    def identity(x):
+        return tangents_held(x) if hold is None else hold(x, SIZES)
+
     def fun(x):
-        return jnp.sum(jnp.sin(held(jnp.cos(x), SIZES)))
+        return jnp.sum(jnp.sin(identity(jnp.cos(x))))
 
     def plain(x):
         return jnp.sum(jnp.sin(jnp.cos(x)))
 
-    y = held(x, SIZES)
+    y = identity(x)
     np.testing.assert_array_equal(y, x)
     np.testing.assert_array_equal(np.signbit(y), np.signbit(x))
     rows = jnp.stack([x, 2 * x])
@@ -104,6 +107,45 @@ def test_held_is_an_identity_under_every_transformation(count):
         np.testing.assert_allclose(
             jax.jit(transform(fun))(point), expected, atol=1e-14, err_msg=name
         )
+
+
+def loss_of(fun):
+    """The mean square of Laplacians over a batch."""
+
+    def loss(params, xs):
+        return jnp.mean(jax.vmap(laplacian_ve(fun, argnums=1), (None, 0))(params, xs) ** 2)
+
+    return loss
+
+
+def barriers(fun, *arguments):
+    """How many arrays are written to memory on purpose."""
+    return len(
+        re.findall(r"scatter-mul\[|optimization_barrier", str(jax.make_jaxpr(fun)(*arguments)))
+    )
+
+
+def test_sines_are_held_where_a_loss_is_differentiated():
+    def fun(weights, x):
+        return jnp.sum(weights * jnp.sin(x) * x)
+
+    weights, xs = jnp.ones(40), jnp.ones((64, 40))
+    loss = loss_of(fun)
+    assert barriers(loss, weights, xs) == 0
+    assert barriers(jax.grad(loss), weights, xs) >= 1  # though none has a tangent
+    text = jax.jit(jax.grad(loss)).lower(weights, xs).compile().as_text()
+    assert len(re.findall(r"\b(?:sine|cosine)\(", text)) == 2
+
+
+def test_cotangents_of_products_are_held():
+    def fun(weights, x):
+        return jnp.sum(jnp.tanh(jnp.tanh(x @ weights) @ weights))
+
+    weights, xs = jnp.ones((6, 6)), jnp.ones((8, 6))
+    loss = loss_of(fun)
+    assert barriers(loss, weights, xs) == 0
+    assert barriers(jax.grad(loss), weights, xs) >= 1
+    assert barriers(jax.jit(jax.grad(loss)), weights, xs) >= 1
 
 
 def test_the_two_sides_meet_at_a_narrow_vertex():

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 from ..edges.terms import Structure
-from ..emit.holding import HELD_SIZES
+from ..emit.holding import HELD_SIZES, Holding
 from ..emit.run import dense_block, run_program
 from ..emit.stored import stored_arrays
 from ..errors import InvalidArgumentError
@@ -26,7 +26,7 @@ from ..program.counts import (
     count_program,
     traced_work,
 )
-from ..program.fusion import worth_holding
+from ..program.fusion import stored_products, worth_holding, worth_holding_for_derivatives
 from ..program.instructions import Program
 from ..program.orientation import oriented
 from ..program.recomputation import shared_work
@@ -152,21 +152,27 @@ class Plan:
             `sparse` the arrays that it keeps.
         """
         program = self.pruned(values) if sparse else oriented(self.pruned(values))
-        hold = self._held_for(program, sparse)
+        holding = self._holding(program, sparse)
 
         def run(inputs: Sequence[Any]) -> tuple[list[Any], list[list[Any]]]:
-            slots = run_program(program, inputs, hold)
+            slots = run_program(program, inputs, holding)
             write: Callable[..., Any] = stored_arrays if sparse else dense_block
             blocks = [[write(block, program, slots) for block in row] for row in program.blocks]
             return [slots[slot] for slot in program.values], blocks
 
         return run
 
-    def _held_for(self, program: Program, sparse: bool) -> dict[int, tuple[int, int]]:
-        """Which slots are written to memory before they are read, and for which sizes."""
+    def _holding(self, program: Program, sparse: bool) -> Holding:
+        """What is written to memory before it is read."""
         if sparse:
-            return dict.fromkeys(shared_work(program), HELD_SIZES)
-        return worth_holding(program, self.again)
+            return Holding(dict.fromkeys(shared_work(program), HELD_SIZES))
+        if not self.again:
+            return Holding(worth_holding(program))
+        return Holding(
+            worth_holding(program),
+            worth_holding_for_derivatives(program),
+            stored_products(program),
+        )
 
     def emitted(self, values: bool, sparse: bool) -> Callable[..., tuple[Any, Any]]:
         """`emit`, jitted and remembered."""

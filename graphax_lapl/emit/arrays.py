@@ -240,7 +240,7 @@ def _product(
         shape_left = broadcast_labels(left, left_names, output, sizes)
         return lax.mul(shape_left, broadcast_labels(right, right_names, output, sizes))
     batch = [name for name in output if name in left_names and name in right_names]
-    if len(batch) == len(output):  # no matrix product: one fused loop
+    if batch and len(batch) == len(output):  # no matrix product: one fused loop
         axes = (*left_names, *(n for n in right_names if n not in left_names))
         product = lax.mul(
             broadcast_labels(left, left_names, axes, sizes),
@@ -249,6 +249,14 @@ def _product(
         reduced = lax.reduce_sum(product, [axes.index(n) for n in contracted])
         kept = [name for name in axes if name not in contracted]
         return broadcast_labels(reduced, kept, output, sizes)
+    if not output:
+        # With parameters on one side this is a matrix times a vector for a batch: no parameter is
+        # repeated for every sample, as products before a sum are. Exact to the dtype, as a sum is.
+        places = (
+            [left_names.index(n) for n in contracted],
+            [right_names.index(n) for n in contracted],
+        )
+        return lax.dot_general(left, right, (places, ((), ())), precision=lax.Precision.HIGHEST)
     free = [name for name in output if name not in batch]
     if free[0] not in left_names:
         left, left_names, right, right_names = right, right_names, left, left_names

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -12,14 +13,36 @@ import numpy as np
 from jax import Array, lax
 from jax.custom_batching import custom_vmap
 
-__all__ = ["HELD_SIZES", "held"]
+__all__ = ["HELD_SIZES", "Holding", "held", "tangents_held"]
 
 #: Smaller arrays are not worth the pass through memory, unless something better is known.
 HELD_SIZES = (512, 1 << 62)
 
 #: Since then `optimization_barrier` stands until XLA's CPU compiler has fused.
 _BARRIERS_STAND = jax.__version_info__ >= (0, 12)
-_DIMENSIONS = lax.ScatterDimensionNumbers((), (0,), (0,))
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What is written to memory before it is read; `sizes` as in `held`.
+
+    Attributes:
+        values: slots that are, and for which sizes.
+        differentiated: slots that are where the program is differentiated.
+        tangents: slots whose tangents and cotangents are.
+    """
+
+    values: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    differentiated: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    tangents: Collection[int] = ()
+
+    def apply(self, slot: int, value: Any, inputs: Sequence[Array]) -> Any:
+        """What stands for the value of a slot in a program with these (inexact) inputs."""
+        if slot in self.values:
+            value = held(value, self.values[slot])
+        elif slot in self.differentiated:
+            value = _derivative_holder(self.differentiated[slot])(value, *inputs)
+        return tangents_held(value) if slot in self.tangents else value
 
 
 def held(value: Array, sizes: tuple[int, int] = HELD_SIZES) -> Array:
@@ -57,23 +80,62 @@ def _holder(sizes: tuple[int, int]) -> Callable[[Array], Array]:
     return differentiable
 
 
-def _written(value: Array) -> Array:
-    """An identity that no loop is fused across.
+@functools.lru_cache(maxsize=256)
+def _derivative_holder(sizes: tuple[int, int]) -> Callable[..., Array]:
+    """An identity that holds its first argument where something is differentiated.
 
-    Older compilers fuse across barriers, but not through a scatter: -0 is added to two elements, in
-    place.
+    What the derivative's kernels read need not have a tangent itself: in `sum(w * sin(x))` the sine
+    has none with respect to w. Therefore the inputs of the program are further arguments.
+    """
+
+    @jax.custom_jvp
+    def stay(value: Array, *inputs: Array) -> Array:
+        del inputs
+        return value
+
+    def differentiated(primals: Any, tangents: Any) -> tuple[Array, Any]:
+        return held(primals[0], sizes), tangents[0]
+
+    stay.defjvp(differentiated, symbolic_zeros=True)
+    return stay
+
+
+@jax.custom_jvp
+def tangents_held(value: Array) -> Array:
+    """The same values; tangents and cotangents are in memory before anything reads them (on a CPU).
+
+    The cotangent of a product is read by the products with both operands, in two orders of its
+    axes. XLA evaluates what it is made of for each, and the one that it transposes slowly.
+    """
+    return value
+
+
+@tangents_held.defjvp
+def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    (value,), (tangent,) = primals, tangents
+    if value.size > 1:
+        tangent = lax.platform_dependent(tangent, cpu=_written, default=lambda t: t)
+    return tangents_held(value), tangent
+
+
+def _written(value: Array) -> Array:
+    """A linear identity that no loop is fused across, nor across its transpose.
+
+    Older compilers fuse across barriers, but not through a scatter: two elements are multiplied by
+    one, in place. Its derivative and its transpose are scatters of the same kind.
     """
     if _BARRIERS_STAND:
         result: Array = lax.optimization_barrier(value)
         return result
-    flat = lax.reshape(value, (math.prod(value.shape),))
-    written = lax.scatter_add(
-        flat,
-        np.array([[0], [1]], np.int32),
-        np.full(2, -0.0, flat.dtype),
-        _DIMENSIONS,
+    # In its own shape: loops that read a flat array along broadcast axes divide for every element.
+    axes = tuple(range(value.ndim))
+    written: Array = lax.scatter_mul(
+        value,
+        np.stack(np.unravel_index([0, 1], value.shape), axis=-1).astype(np.int32),
+        np.ones(2, value.dtype),
+        lax.ScatterDimensionNumbers((), axes, axes),
         indices_are_sorted=True,
         unique_indices=True,
         mode=lax.GatherScatterMode.PROMISE_IN_BOUNDS,
     )
-    return lax.reshape(written, value.shape)
+    return written

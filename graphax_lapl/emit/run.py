@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -24,7 +23,7 @@ from ..program.instructions import (
 )
 from .assembly import assemble
 from .coordinates import gathered_dense, is_gathered
-from .holding import held
+from .holding import Holding
 from .joined_pulls import joined_pulls
 from .opaque import LinearMap, apply_together, second_derivative
 from .recipes import operate
@@ -36,24 +35,24 @@ __all__ = ["dense_block", "run_program"]
 #: Calls whose rule exists for cotangents only.
 COTANGENT_RULES = frozenset({"custom_vjp_call", "custom_vjp_call_jaxpr"})
 
-_NONE: Mapping[int, tuple[int, int]] = MappingProxyType({})
+_NOTHING = Holding()
 
 
-def run_program(
-    program: Program, inputs: Sequence[Any], hold: Mapping[int, tuple[int, int]] = _NONE
-) -> list[Any]:
+def run_program(program: Program, inputs: Sequence[Any], holding: Holding = _NOTHING) -> list[Any]:
     """Evaluate all instructions; returns the slots' contents.
 
     Args:
         program: the program.
         inputs: constants of the trace, then the arguments' leaves (arrays or tracers).
-        hold: slots to be written to memory before they are read, and for which sizes, see
-            `emit.holding`.
+        holding: what is written to memory before it is read.
     """
     slots: list[Any] = [None] * len(program.slots)
     for slot, value in zip(program.inputs, inputs, strict=True):
         # Constants of a trace may be arrays of other kinds, without the methods of JAX's.
         slots[slot] = value if isinstance(value, jax.Array) else jnp.asarray(value)
+    inexact = [
+        s for s in map(slots.__getitem__, program.inputs) if jnp.issubdtype(s.dtype, jnp.inexact)
+    ]
     # Derivative rules of JAX mix dtypes in places; the user's strictness is about the user's code.
     with jax.numpy_dtype_promotion("standard"):
         joined = joined_pulls(program)
@@ -66,7 +65,7 @@ def run_program(
             values = [slots[slot] for slot in instruction.inputs]
             results = early.pop(k) if k in early else _execute(instruction, values)
             for slot, result in zip(instruction.outputs, results, strict=True):
-                slots[slot] = held(result, hold[slot]) if slot in hold else result
+                slots[slot] = holding.apply(slot, result, inexact)
     return slots
 
 

@@ -58,7 +58,9 @@ class _Divergence(Builder):
                 self.include(recipe, (*outer[1], *inner[1]), first.dtype)
         self.program.blocks = [[self.block(first.dtype)]]
         self.program.values = [self.value(atom) for atom in self.listing.outputs]
-        return tidied(self.program)
+        own = len(self.listing.constants)
+        moving = {self.program.inputs[own + place] for place in places}
+        return tidied(self.program, moving)
 
     def block(self, dtype: object) -> Block:
         """The sum of all shares."""

@@ -14,18 +14,24 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
-from ..edges.operations import Combine, Einsum
+from ..edges.operations import ApplyOpaque, Combine, Einsum, Read
 from .instructions import (
     ConstantInstruction,
     EdgeInstruction,
     Instruction,
     LocalInstruction,
+    OpaqueInstruction,
     PrimalInstruction,
     Program,
 )
 from .timings import CACHE, KERNEL, MEMORY, OPERATION, Expression, expression_of, local_expression
 
-__all__ = ["FusedProgram", "worth_holding"]
+__all__ = [
+    "FusedProgram",
+    "stored_products",
+    "worth_holding",
+    "worth_holding_for_derivatives",
+]
 
 #: Nanoseconds of holding an array, whatever its size: a few small kernels.
 HOLDING = 4 * KERNEL
@@ -193,13 +199,8 @@ class FusedProgram:
         return cost
 
 
-def worth_holding(program: Program, again: bool = False) -> dict[int, tuple[int, int]]:
+def worth_holding(program: Program) -> dict[int, tuple[int, int]]:
     """Slots that are worth holding, and for which sizes.
-
-    Args:
-        program: the program.
-        again: whether its results will probably be differentiated again, as a Laplacian in a loss
-            is: the derivative's kernels then read what this program has one reader for.
 
     Returns:
         For each slot the number of elements (those of a batch together) from which on it is worth
@@ -215,13 +216,59 @@ def worth_holding(program: Program, again: bool = False) -> dict[int, tuple[int,
             size = fused.sizes[slot]
             first, _ = ranges.get(slot, (samples * size, 0))
             ranges[slot] = (first, end * size)
-    if again:
-        for step in fused.steps:
-            saved = step.nanoseconds - MEMORY * step.work
-            if step.inside and not step.kept and saved > 0:
-                for slot in step.outputs:
-                    ranges[slot] = (math.ceil(HOLDING / saved * step.work), UNBOUNDED)
     return ranges
+
+
+def worth_holding_for_derivatives(program: Program) -> dict[int, tuple[int, int]]:
+    """Slots that are worth holding where the program is differentiated, and for which sizes.
+
+    A Laplacian in a loss is: the derivative's kernels then read what the program has one reader
+    for, and the product with the transposed operand of a convolution reads that operand again.
+    """
+    if len(program.instructions) > MAX_INSTRUCTIONS:
+        return {}
+    ranges = {slot: (2, UNBOUNDED) for slot, _ in _convolutions(program)}
+    for step in FusedProgram(program).steps:
+        saved = step.nanoseconds - MEMORY * step.work
+        if step.inside and not step.kept and saved > 0:
+            for slot in step.outputs:
+                ranges[slot] = (math.ceil(HOLDING / saved * step.work), UNBOUNDED)
+    return ranges
+
+
+def stored_products(program: Program) -> frozenset[int]:
+    """Slots that products of matrices and convolutions make.
+
+    Their derivatives with respect to both operands read the same cotangent, in two orders of its
+    axes. Products that share labels with both operands in the result keep the order, and are left.
+    """
+    found = {slot for _, slot in _convolutions(program)}
+    for instruction in program.instructions:
+        operation = getattr(instruction, "operation", None)
+        if isinstance(operation, Einsum) and _is_matrix_product(operation):
+            first, second = (_free(read, operation) for read in operation.reads)
+            if first and second and not first & second:
+                found.update(instruction.outputs)
+    return frozenset(found)
+
+
+def _convolutions(program: Program) -> Iterator[tuple[int, int]]:
+    """Operand and result of every convolution that columns pass through.
+
+    Its derivative reads the operand again, transposed.
+    """
+    maps = {
+        slot
+        for instruction in program.instructions
+        if isinstance(instruction, OpaqueInstruction)
+        and instruction.reference.equation.name == "conv_general_dilated"
+        for slot in instruction.outputs
+    }
+    for instruction in program.instructions:
+        if isinstance(getattr(instruction, "operation", None), ApplyOpaque):
+            linear, operand = instruction.inputs
+            if linear in maps:
+                yield operand, instruction.outputs[0]
 
 
 def _read_by_results(program: Program) -> Iterator[int]:
@@ -237,11 +284,13 @@ def _is_matrix_product(operation: Einsum | Combine) -> bool:
     if not isinstance(operation, Einsum) or len(operation.reads) < 2 or operation.written_out:
         return False
     summed = {n for n, _ in operation.sizes} - {*operation.output}
-    first, second = (
-        {n for axis in read.axes for n in axis.labels} & {*operation.output}
-        for read in operation.reads
-    )
+    first, second = (_free(read, operation) for read in operation.reads)
     return bool(summed) and (first - second or second - first) != set()
+
+
+def _free(read: Read, operation: Einsum) -> set[int]:
+    """The labels of an operand that the result keeps."""
+    return {n for axis in read.axes for n in axis.labels} & {*operation.output}
 
 
 def _bits(mask: int) -> Iterator[int]:

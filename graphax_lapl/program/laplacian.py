@@ -205,7 +205,7 @@ class _Laplacian(Carrier):
                     row.append(self.block(edge, type_, self.shape_of(leaf)))
             self.program.blocks.append(row)
         self.program.values = [self.value(atom) for atom in self.listing.outputs]
-        return tidied(self.program)
+        return tidied(self.program, self.moving_inputs())
 
     def extra_input(self, shape: tuple[int, ...], dtype: Any) -> int:
         slot = self.slot(shape, dtype)

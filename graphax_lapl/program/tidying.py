@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+from .fixed_factors import take_out_fixed_factors
 from .instructions import Program
 from .joined_sums import join_sums
 from .permutations import share_permuted
@@ -10,6 +13,12 @@ from .reassociation import reassociate
 __all__ = ["tidied"]
 
 
-def tidied(program: Program) -> Program:
-    """The same program with products in a cheaper order, sums taken together, nothing twice."""
-    return share_permuted(join_sums(reassociate(program.without_dead_code(None))))
+def tidied(program: Program, moving: Collection[int]) -> Program:
+    """The same program with products in a cheaper order, sums taken together, nothing twice.
+
+    Args:
+        program: the complete program.
+        moving: its inputs that are not the same for all samples of a batch.
+    """
+    joined = join_sums(reassociate(program.without_dead_code(None)))
+    return share_permuted(take_out_fixed_factors(joined, moving))
