@@ -46,6 +46,11 @@ def two_points(start: Any) -> tuple[Any, Any]:
     return start, unravel(at + 0.1 * np.maximum(1.0, np.abs(at)) * noise)
 
 
+def neighbour(point: Any, steps: int) -> Any:
+    """A point that many representable numbers away in every variable."""
+    return jax.tree.map(lambda leaf: leaf + steps * np.spacing(np.asarray(leaf)), point)
+
+
 def check_target(target: Target) -> None:
     """An objective's Hessian, or a constraint's Jacobian by auto, forward and reverse."""
     if target.name == "objective":
@@ -53,24 +58,33 @@ def check_target(target: Target) -> None:
     else:
         ways, derivative, orders = JACOBIANS, jacve, ("auto", "forward", "reverse")
     reference = jax.jit(ways[0](target.function))
+    slope = jax.jit(jax.jacrev(target.function))
     expected = [reference(point) for point in target.points]
     options: list[dict[str, Any]] = [{"order": order} for order in orders]
     for option in (*options, {"sparse_representation": True}):
         ours = jax.jit(derivative(target.function, **option))
         for point, want in zip(target.points, expected, strict=True):
             got = dense(ours(point))
-            values = jax.tree.leaves(target.function(point))
-            inside = all(bool(np.isfinite(value).all()) for value in values)
+            lower = [target.function(point)]
+            if target.name == "objective":
+                lower.append(slope(point))
+            inside = all(bool(np.isfinite(leaf).all()) for leaf in jax.tree.leaves(lower))
             assert jax.tree.structure(got) == jax.tree.structure(want)
-            others = [
-                lambda way=way, at=point: jax.jit(way(target.function))(at) for way in ways[1:]
+            others: list[Callable[[], Any]] = [
+                lambda way=way, at=point: jax.jit(way(target.function))(at)  # type: ignore[misc]
+                for way in ways[1:]
             ]
-            # One operation after the other: XLA simplifies, which rounds differently.
-            others.append(lambda at=point: ways[0](target.function)(at))
+            others += [
+                lambda at=point, steps=steps: reference(neighbour(at, steps))  # type: ignore[misc]
+                for steps in (-2, -1, 1, 2)
+            ]
             for k, (a, b) in enumerate(
                 zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True)
             ):
-                alternatives = [lambda o=o, k=k: jax.tree.leaves(o())[k] for o in others]
+                alternatives = [
+                    lambda o=o, k=k: jax.tree.leaves(o())[k]  # type: ignore[misc]
+                    for o in others
+                ]
                 what = f"{target.name} {option}"
                 assert_like_jax(np.asarray(a), np.asarray(b), alternatives, what, inside)
 
@@ -86,17 +100,18 @@ def assert_like_jax(
 
     At infinite slopes they are not: each has NaN where a seed of zeros of its own meets one, along
     rows or along columns. Ours need not have those, but what is finite here and not there must be
-    what another way of JAX's gives. Only where the function's value is not finite either may ours
-    be finite and all of theirs not: a zero on no path is not multiplied by that value. Where they
-    differ in rounding, compiled or not (DALLASS subtracts inverse cubes of small numbers), ours may
-    differ as much as they do, times four.
+    what another way of JAX's gives. Only where the function's value or, for a Hessian, its slope is
+    not finite either may ours be finite and all of theirs not: a zero on no path is not multiplied
+    by what is not finite. Where they
+    differ in rounding, or one of them between neighbouring numbers (DALLASS subtracts inverse cubes
+    of small numbers), ours may differ as much as they do, times four.
 
     Args:
         ours: the derivative under test.
         jaxs: by the first way.
         alternatives: by the others, called where they are needed.
         what: printed on failure.
-        inside: whether the function's value is finite.
+        inside: whether the function's value, and its slope for a Hessian, is finite.
     """
     assert (ours.shape, ours.dtype) == (jaxs.shape, jaxs.dtype), what
     scale = _largest(jaxs)
