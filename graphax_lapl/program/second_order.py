@@ -206,7 +206,10 @@ class SecondOrderBuilder(Builder):
                 sources[w].remove(v)
                 made = self.product(result.pop((v, w)), inner, w)
                 total = self.sum(result.get((before, w)), made, w)
-                if total is None:
+                if total is None:  # two arrows cancel: what was there is gone as well
+                    if result.pop((before, w), None) is not None:
+                        sources[w].remove(before)
+                        targets[before].remove(w)
                     continue
                 result[before, w] = total
                 if before not in sources[w]:

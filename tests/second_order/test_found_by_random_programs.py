@@ -155,3 +155,14 @@ def test_square_of_a_real_fourier_transform(n: int, summed: bool) -> None:
         return jnp.sum(squares) if summed else squares
 
     check_second_order(fun, np.linspace(-0.4, 0.9, n), orders=ORDERS)
+
+
+def test_arrows_that_cancel_through_a_pointwise_function() -> None:
+    """`x - x * 1.0` has the slope 1 - 1 where only one of the two arrows goes through a vertex."""
+
+    def fun(x: Any) -> Any:
+        return jnp.sum((0.5 * (x - 0.5 * (x - x * 1.0))) ** 2)
+
+    x = jnp.asarray([-0.8, 0.3])
+    np.testing.assert_allclose(laplacian_ve(fun)(x), 1.0)
+    np.testing.assert_allclose(hessve(fun)(x), 0.5 * jnp.eye(2))
