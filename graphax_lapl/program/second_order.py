@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from ..edges.algebra import accumulate, add, compose
-from ..edges.bilinear import pull_back
+from ..edges.bilinear import pull_back, swapped
 from ..edges.operations import Recipe
 from ..edges.terms import Structure, Term, intern_structure
 from ..graph.computational_graph import VertexName
@@ -170,13 +170,18 @@ class SecondOrderBuilder(Builder):
                     second = before
             if made is None:
                 continue
-            if mirrored and first == second:  # the mirror image is now the same
+            if mirrored and first == second and self.is_own_mirror(edge, first, vertex):
                 edge, mirrored = (times(edge[0], 2), edge[1]), False
             key = (vertex, first, second, mirrored)
             total = self.sum(moved.get(key), edge, vertex)
             if total is not None:
                 moved[key] = total
         return arrows, moved
+
+    def is_own_mirror(self, edge: Edge, variable: int, vertex: int) -> bool:
+        """Whether a bilinear map of one array is its own transpose, to the same slots."""
+        split = len(self.shape_of(variable))
+        return self.made_by(swapped(edge[0], split), edge[1], vertex) == edge
 
     def fused(
         self, local: dict[tuple[int, int], Edge], kept: Collection[int | None]

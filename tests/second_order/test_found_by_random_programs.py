@@ -166,3 +166,16 @@ def test_arrows_that_cancel_through_a_pointwise_function() -> None:
     x = jnp.asarray([-0.8, 0.3])
     np.testing.assert_allclose(laplacian_ve(fun)(x), 1.0)
     np.testing.assert_allclose(hessve(fun)(x), 0.5 * jnp.eye(2))
+
+
+def test_mixed_curvature_of_two_functions_of_one_array() -> None:
+    """Its two shares, both with respect to that array, are transposes and not the same."""
+
+    def fun(x: Any) -> Any:
+        t = jnp.tanh(x)
+        return lax.dot_general(1 / (t + 3), t, (((0,), (0,)), ((), ())))
+
+    x = jnp.asarray([[0.3, -0.5], [1.2, 0.1]])
+    expected = jax.hessian(fun)(x)
+    assert_same(hessve(fun)(x), expected)
+    assert_same(laplacian_ve(fun)(x), jnp.einsum("abijij->ab", expected))
