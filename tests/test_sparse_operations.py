@@ -88,6 +88,34 @@ def test_products_of_random_structures(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+def test_products_of_two_random_structures(seed: int) -> None:
+    """`J @ K` of two matrices of random shapes, and the normal matrix `J.T @ J`."""
+    outer, first = drawn(seed)
+    draw = Generator(9500 + seed)
+    structure = value_structure(draw.structure(outer.in_shape, draw.shape())[0])
+    values = [draw.rng.normal(size=term.sizes) for term in structure.terms]
+    inner = SparseJacobian(structure, tuple(map(jnp.asarray, values)), np.float64)
+    flat = as_matrix(outer, first)
+    wanted = flat @ as_matrix(inner, dense(structure, values))
+    product, normal = jax.jit(lambda j, k: (j @ k, j.T @ j))(outer, inner)
+    assert product.shape == (*outer.out_shape, *inner.in_shape)
+    assert_same(product.todense(), wanted.reshape(product.shape))
+    assert_same(normal.matrix.todense(), flat.T @ flat)
+
+
+def test_the_normal_matrix_of_a_stencil_has_five_diagonals() -> None:
+    """Nothing dense is built: 10^5 unknowns, 10^10 entries."""
+    size = 100_000
+    x = np.linspace(0.0, 1.0, size)
+    jacobian = jacve(lambda v: v[2:] * v[:-2] - v[1:-1], sparse_representation=True)(x)
+    normal = jacobian.T @ jacobian
+    by_scipy = jacobian.to_scipy().T @ jacobian.to_scipy()
+    assert normal.nse <= 5 * size
+    assert_same(normal.diagonal(), by_scipy.diagonal())
+    assert_same(normal @ x, by_scipy @ x)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_diagonal_and_sum_of_random_square_structures(seed: int) -> None:
     jacobian, expected = drawn(seed, square=True)
     diagonal = np.diagonal(as_matrix(jacobian, expected)).reshape(jacobian.out_shape)
@@ -302,8 +330,10 @@ def test_refusals_say_what_was_expected() -> None:
         jacobian @ np.ones((3, 2))
     with pytest.raises(InvalidArgumentError, match=r"flat vector of 6"):
         np.ones(5) @ jacobian
-    with pytest.raises(InvalidTypeError, match="scipy"):
-        jacobian @ jacobian
+    with pytest.raises(InvalidArgumentError, match=r"K gives one of shape \(6,\)"):
+        jacobian @ jacobian.matrix
+    with pytest.raises(InvalidArgumentError, match=r"jax\.vmap"):
+        jax.vmap(lambda c: c * jacobian)(np.ones(2)) @ jacobian
     with pytest.raises(InvalidArgumentError, match="out_shape"):
         jacobian + jacobian.matrix
     with pytest.raises(InvalidArgumentError, match="csr"):

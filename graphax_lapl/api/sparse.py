@@ -11,20 +11,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ..edges.algebra import compose
 from ..edges.layout import (
     coordinate_layout,
     diagonal_placement,
     structural_nonzeros,
 )
-from ..edges.sparse_form import coordinate_structure, dense_form, flattened, merged, swapped
+from ..edges.sparse_form import coordinate_structure, flattened, swapped
 from ..edges.storage import stored_placement
-from ..edges.terms import Structure, intern_structure
+from ..edges.terms import Structure
 from ..emit.assembly import assemble
 from ..emit.coordinates import placed
-from ..emit.recipes import run_recipe
-from ..emit.stored import spread_values
-from ..errors import InvalidArgumentError, InvalidTypeError
+from ..emit.stored import spread_values, unstacked
+from ..errors import InvalidArgumentError
+from .sparse_arithmetic import added, product_with_array, product_with_sparse
 from .sparse_formats import bcoo_array, bcsr_array, require_scipy, scipy_array
 from .spy import MAX_ENTRIES, braille_spy, spy_plot
 
@@ -189,23 +188,10 @@ class SparseJacobian:
         """The entries in coordinate order, or those of the main diagonal."""
         how = stored_placement(self.structure, self._sources, diagonal)
         if how is not None:
-            return placed(how, self._unstacked(), self.dtype)
+            return placed(how, unstacked(self.structure, self._sources, self.arrays), self.dtype)
         structure = self.structure
         how = diagonal_placement(structure) if diagonal else coordinate_layout(structure).placement
         return placed(how, spread_values(structure, self._operands()), self.dtype)
-
-    def _unstacked(self) -> list[Any]:
-        """The arrays with stacks taken apart, which XLA never makes then."""
-        apart = set(range(len(self.arrays)))
-        for term, source in zip(self.structure.terms, self._sources, strict=True):
-            axes = term.factors[0].axes
-            if len(axes) < 2 or axes[0].parts:
-                apart.discard(source)
-        return [
-            part
-            for source, array in enumerate(self.arrays)
-            for part in (_apart(array) if source in apart else [array])
-        ]
 
     def _rows_and_columns(self) -> tuple[np.ndarray, np.ndarray]:
         """Positions of the entries in the flattened matrix."""
@@ -354,20 +340,14 @@ class SparseJacobian:
                     f"Sum of two SparseJacobians: {what} is {mine} and {theirs}, expected equal."
                 )
         dtype = jnp.add(jnp.zeros((), self.dtype), jnp.zeros((), other.dtype)).dtype
-        structure, groups = merged([self.structure, other.structure])
         one, two = self.astype(dtype), other.astype(dtype)
-        arrays = [*one.arrays, *two.arrays]
-        sources = [*one._sources, *(len(one.arrays) + k for k in two._sources)]
-        shared = any(len(group) > 1 for group in groups)
-        values = (*one.values, *two.values) if shared else ()
-        found = []
-        for first, *rest in groups:
-            if rest:
-                arrays.append(sum((values[k] for k in rest), values[first]))
-            found.append(len(arrays) - 1 if rest else sources[first])
-        used = sorted(set(found))
-        renamed = tuple(used.index(k) for k in found)
-        return self._with(structure, [arrays[k] for k in used], renamed, dtype)
+        structure, arrays, sources = added(
+            [one.structure, two.structure],
+            [one.arrays, two.arrays],
+            [one._sources, two._sources],
+            lambda: (*one.values, *two.values),
+        )
+        return self._with(structure, arrays, sources, dtype)
 
     def __sub__(self, other: Any) -> SparseJacobian:
         """Subtract a `SparseJacobian` of the same shapes."""
@@ -375,22 +355,26 @@ class SparseJacobian:
 
     # ------------------------------------------------------------------ products
 
-    def __matmul__(self, x: Any) -> Array:
+    def __matmul__(self, x: Any) -> Any:
         """Contract the input dimensions with the leading dimensions of an array.
 
         Args:
             x: an array of shape `(*in_shape, *rest)`: `rest` are columns, each mapped on
                 its own. Or, where the input has two or more dimensions, a vector of the input's
-                size in C order. For several flat columns write `J.matrix @ x`.
+                size in C order. For several flat columns write `J.matrix @ x`. Or another
+                `SparseJacobian` whose `out_shape` is this one's `in_shape`: `J.T @ J`.
 
         Returns:
-            Array of shape `(*out_shape, *rest)`; for a flat vector a vector of the output's size.
+            Array of shape `(*out_shape, *rest)`; for a flat vector a vector of the output's size;
+            for a `SparseJacobian` another one.
 
         Raises:
             InvalidArgumentError: for other shapes, or a batch of matrices.
         """
+        if isinstance(x, SparseJacobian):
+            return self._product_with(x)
         self._refuse_batch("A product", "use jax.vmap(lambda j, x: j @ x)")
-        x = _as_array(x, "J @ x")
+        x = jnp.asarray(x)
         rank = len(self.in_shape)
         if x.shape[:rank] == self.in_shape:
             return self._product(x)
@@ -415,7 +399,7 @@ class SparseJacobian:
             InvalidArgumentError: for other shapes, or a batch of matrices.
         """
         self._refuse_batch("A product", "use jax.vmap(lambda x, j: x @ j)")
-        x = _as_array(x, "x @ J")
+        x = jnp.asarray(x)
         rest = x.ndim - len(self.out_shape)
         if rest >= 0 and x.shape[rest:] == self.out_shape:
             result = self.T._product(jnp.moveaxis(x, range(rest), range(-rest, 0)))
@@ -428,18 +412,25 @@ class SparseJacobian:
         )
 
     def _product(self, x: Array) -> Array:
-        """The edge algebra's composition with the dense matrix whose columns are those of `x`."""
-        rest = x.shape[len(self.in_shape) :]
+        """The product with the columns of `x`."""
         dtype = jnp.multiply(jnp.zeros((), self.dtype), jnp.zeros((), x.dtype)).dtype
-        if not self.structure.terms or 0 in (*self.shape, *rest):
-            return jnp.zeros((*self.out_shape, *rest), dtype)
-        # Entries act as numbers here, whatever kind of derivative they are.
-        numbers = intern_structure(self.out_shape, self.in_shape, self.structure.terms)
-        recipe = compose(numbers, dense_form(self.in_shape, rest))
-        if recipe.result is None:
-            return jnp.zeros((*self.out_shape, *rest), dtype)
-        operands = [jnp.astype(value, dtype) for value in (*self._operands(), x)]
-        return assemble(recipe.result, run_recipe(recipe, operands, dtype), dtype)
+        return product_with_array(self.structure, self._operands(), x, dtype)
+
+    def _product_with(self, inner: SparseJacobian) -> SparseJacobian:
+        """The map `self` after `inner`."""
+        self._refuse_batch("A product", "use jax.vmap(lambda j, k: j @ k)")
+        inner._refuse_batch("A product", "use jax.vmap(lambda j, k: j @ k)")
+        if self.in_shape != inner.out_shape:
+            raise InvalidArgumentError(
+                f"J @ K of two SparseJacobians: J takes an array of shape {self.in_shape}, K gives "
+                f"one of shape {inner.out_shape}, expected equal shapes. Between flattened arrays: "
+                "J.matrix @ K.matrix."
+            )
+        dtype = jnp.multiply(jnp.zeros((), self.dtype), jnp.zeros((), inner.dtype)).dtype
+        structure, arrays = product_with_sparse(
+            self.structure, self._operands(), inner.structure, inner._operands(), dtype
+        )
+        return self._with(structure, arrays, tuple(range(len(arrays))), dtype)
 
     # ------------------------------------------------------------------ pictures
 
@@ -508,18 +499,5 @@ class SparseJacobian:
             )
 
 
-def _apart(array: Any) -> list[Any]:
-    return [jax.lax.index_in_dim(array, k, keepdims=False) for k in range(array.shape[0])]
-
-
 def _is_number(value: Any) -> bool:
     return not isinstance(value, SparseJacobian | str | bytes) and np.shape(value) == ()
-
-
-def _as_array(value: Any, where: str) -> Array:
-    if isinstance(value, SparseJacobian):
-        raise InvalidTypeError(
-            f"{where}: expected an array, got a SparseJacobian. Multiply the matrices as "
-            "scipy arrays (to_scipy()), or differentiate the composed function."
-        )
-    return jnp.asarray(value)

@@ -16,7 +16,14 @@ from ..program.instructions import Block, Program
 from .arrays import broadcast_labels, scaled
 from .assembly import term_values
 
-__all__ = ["block_storage", "broadcast_values", "cast_to", "spread_values", "stored_arrays"]
+__all__ = [
+    "block_storage",
+    "broadcast_values",
+    "cast_to",
+    "spread_values",
+    "stored_arrays",
+    "unstacked",
+]
 
 
 def block_storage(block: Block, program: Program) -> Storage:
@@ -65,6 +72,30 @@ def spread_values(structure: Structure, operands: Sequence[Array]) -> list[Array
     return [
         broadcast_values(term, [operand], operand.dtype)
         for term, operand in zip(structure.terms, operands, strict=True)
+    ]
+
+
+def unstacked(structure: Structure, sources: Sequence[int], arrays: Sequence[Array]) -> list[Array]:
+    """The arrays with stacks taken apart, which XLA never makes then.
+
+    Args:
+        structure: one factor per term.
+        sources: for every term which array it reads.
+        arrays: what the factors read; one that a term reads along its first axis is left whole.
+    """
+    apart = set(range(len(arrays)))
+    for term, source in zip(structure.terms, sources, strict=True):
+        axes = term.factors[0].axes
+        if len(axes) < 2 or axes[0].parts:
+            apart.discard(source)
+    return [
+        part
+        for source, array in enumerate(arrays)
+        for part in (
+            [lax.index_in_dim(array, k, keepdims=False) for k in range(array.shape[0])]
+            if source in apart
+            else [array]
+        )
     ]
 
 
