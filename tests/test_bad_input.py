@@ -20,7 +20,9 @@ from graphax_lapl import (
     compare_orders,
     computational_graph,
     count_ops,
+    hessve,
     jacve,
+    laplacian_ve,
     make_plan,
     value_and_jacve,
 )
@@ -328,3 +330,64 @@ def test_argnums_checked_at_every_entry(call: Callable[[], Any]) -> None:
 def test_function_applied_at_indices_has_no_derivative_in_jax() -> None:
     with pytest.raises(NotDifferentiableError, match=r"scatter.*test_bad_input.py.*custom_jvp"):
         jacve(lambda x: x.at[jnp.array([0, 2])].apply(jnp.sin))(jnp.ones(3))
+
+
+@jax.custom_jvp
+def wrong_inside(x: jax.Array) -> jax.Array:
+    return 2.0 * x
+
+
+@wrong_inside.defjvp
+def _(primals: Any, tangents: Any) -> Any:
+    (x,) = primals
+    return wrong_inside(x), jacve(fun, argnums=3)(x) * tangents[0]
+
+
+def repeated_inside(x: jax.Array) -> jax.Array:
+    return jax.lax.scan(lambda c, _: (wrong_inside(c), None), x, length=12)[0]
+
+
+@pytest.mark.parametrize("derivative", [jacve, hessve, laplacian_ve])
+@pytest.mark.parametrize("function", [wrong_inside, repeated_inside])
+def test_error_of_a_derivative_inside_a_rule_passes_through(function: Any, derivative: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="argnums=3"):
+        derivative(function)(X)
+
+
+def test_vertices_of_an_operator_of_second_order() -> None:
+    """A function with a rule of its own has more vertices there; the message says where."""
+
+    def energy(x: jax.Array) -> jax.Array:
+        return jnp.sum(jnp.sinc(x + 2.0) ** 2)
+
+    first = eliminable(energy, X)
+    second = eliminable(energy, X, kind="laplacian")
+    assert len(second) > len(first)
+    laplacian_ve(energy, order=second)(X)
+    with pytest.raises(InvalidOrderError, match=r"missing.*kind='laplacian'"):
+        laplacian_ve(energy, order=first)(X)
+    with pytest.raises(InvalidArgumentError, match="kind"):
+        computational_graph(energy, X, kind="gradient")
+
+
+@pytest.mark.parametrize("kind", [np.asarray, jnp.asarray])
+def test_values_of_what_is_not_differentiated(kind: Any) -> None:
+    """Concrete arrays beside the differentiated ones may decide shapes and loops, as in JAX."""
+
+    def picked(x: jax.Array, mask: Any, steps: Any) -> jax.Array:
+        x = x[mask]
+        for _ in range(int(steps)):
+            x = x * jnp.sin(x)
+        return x
+
+    side = kind([True, False, True]), kind(2)
+    assert_same(jacve(picked)(X, *side), jax.jacfwd(picked)(X, *side))
+
+
+def test_values_that_are_not_there() -> None:
+    def branch(x: jax.Array, y: jax.Array) -> jax.Array:
+        return x if y.sum() > 0 else x * x
+
+    with pytest.raises(jax.errors.TracerBoolConversionError) as caught:
+        jacve(branch)(X, jnp.ones(2))
+    assert "numpy arrays" in " ".join(caught.value.__notes__)

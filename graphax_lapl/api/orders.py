@@ -307,5 +307,6 @@ def _check_permutation(
         raise InvalidOrderError(
             f"order: expected a permutation of the {len(eliminable)} eliminable vertices "
             f"1..{len(eliminable)} of {function}, got {'; '.join(problems)}. "
-            "graphax_lapl.computational_graph lists the vertices."
+            "graphax_lapl.computational_graph lists the vertices, those of operators of second "
+            "order with kind='laplacian'."
         )

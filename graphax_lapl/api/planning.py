@@ -213,6 +213,9 @@ def prepare(
             tuple(active),
             traced.n_out,
             jax.config.jax_enable_x64,  # type: ignore[attr-defined]
+            # Equations hold the mesh that they were traced in, and cannot be met in another one.
+            jax.sharding.get_abstract_mesh(),
+            tuple(variable.aval.sharding for variable in traced.closed.jaxpr.invars),
         )
     except Unstable:
         key = None
