@@ -9,8 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from elimination_orders import find_edge_order
 from graphax_lapl import (
     GraphaxLaplError,
+    Hutchinson,
     InvalidArgumentError,
     InvalidOrderError,
     InvalidTypeError,
@@ -20,10 +22,15 @@ from graphax_lapl import (
     compare_orders,
     computational_graph,
     count_ops,
+    divergence_ve,
+    elimination_graph,
+    hessian_diagonal,
+    hessian_vector_product,
     hessve,
     jacve,
     laplacian_ve,
     make_plan,
+    second_order_operator,
     value_and_jacve,
 )
 from tests.checks import assert_same, eliminable
@@ -391,3 +398,45 @@ def test_values_that_are_not_there() -> None:
     with pytest.raises(jax.errors.TracerBoolConversionError) as caught:
         jacve(branch)(X, jnp.ones(2))
     assert "numpy arrays" in " ".join(caught.value.__notes__)
+
+
+#: Operators whose programs follow an order of vertices.
+OPERATORS: dict[str, Callable[[Any], Any]] = {
+    "divergence": lambda order: divergence_ve(fun, order=order),
+    "laplacian": lambda order: laplacian_ve(fun, order=order),
+    "hessian": lambda order: hessve(fun, order=order),
+    "diagonal": lambda order: hessian_diagonal(fun, order=order),
+    "operator": lambda order: second_order_operator(fun, b=1.0, order=order),
+}
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_eliminations_of_edges_are_about_jacobians(operator: str) -> None:
+    """They name no vertices: the divergence was the trace of the direct arrows alone."""
+    found = find_edge_order(elimination_graph(computational_graph(fun, X)))
+    for order in ("edges", "faces", found):
+        with pytest.raises(InvalidOrderError, match="order of vertices"):
+            OPERATORS[operator](order)(X)
+
+
+def test_order_that_is_a_matrix() -> None:
+    with pytest.raises(InvalidTypeError, match="order"):
+        jacve(fun, order=np.array([[1, 2]]))(X)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: hessian_vector_product(fun)(X, 1j * X),
+        lambda: hessian_vector_product(fun)(X, np.array(["a", "b", "c"])),
+        lambda: second_order_operator(fun, a=np.array(["a", "b", "c"]))(X),
+        lambda: second_order_operator(fun, b=1.0, c="a")(X),
+        lambda: laplacian_ve(fun, seeds={"a": 1.0})(X),
+        lambda: divergence_ve(fun, stochastic=Hutchinson(2))(X, key=3),
+    ],
+    ids=["complex vector", "vector of words", "a of words", "c of words", "seeds", "key"],
+)
+def test_coefficients_that_are_something_else(call: Callable[[], Any]) -> None:
+    """A complex vector lost its imaginary part."""
+    with pytest.raises(GraphaxLaplError, match=r"vector|must"):
+        call()
