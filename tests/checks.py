@@ -90,14 +90,14 @@ def check_orders(
 
 
 def eliminable(fun: Callable[..., Any], *args: Any, argnums: Any = 0, **kwargs: Any) -> list[int]:
-    """Ids of the eliminable vertices of ``fun``, in topological order."""
+    """Ids of the eliminable vertices of ``fun``, in topological order; ``kind`` may be passed."""
     nodes = computational_graph(fun, *args, argnums=argnums, **kwargs).to_networkx().nodes
     return sorted(node for node in nodes if isinstance(node, int))
 
 
 def shuffled_vertices(
-    seed: int, fun: Callable[..., Any], *args: Any, argnums: Any = 0
+    seed: int, fun: Callable[..., Any], *args: Any, argnums: Any = 0, kind: str = "jacobian"
 ) -> tuple[int, ...]:
     """A random elimination order, drawn from a seed."""
-    vertices = eliminable(fun, *args, argnums=argnums)
+    vertices = eliminable(fun, *args, argnums=argnums, kind=kind)
     return tuple(int(v) for v in np.random.default_rng(seed).permutation(vertices))

@@ -9,8 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from elimination_orders import find_edge_order
 from graphax_lapl import (
     GraphaxLaplError,
+    Hutchinson,
     InvalidArgumentError,
     InvalidOrderError,
     InvalidTypeError,
@@ -20,8 +22,15 @@ from graphax_lapl import (
     compare_orders,
     computational_graph,
     count_ops,
+    divergence_ve,
+    elimination_graph,
+    hessian_diagonal,
+    hessian_vector_product,
+    hessve,
     jacve,
+    laplacian_ve,
     make_plan,
+    second_order_operator,
     value_and_jacve,
 )
 from tests.checks import assert_same, eliminable
@@ -328,3 +337,106 @@ def test_argnums_checked_at_every_entry(call: Callable[[], Any]) -> None:
 def test_function_applied_at_indices_has_no_derivative_in_jax() -> None:
     with pytest.raises(NotDifferentiableError, match=r"scatter.*test_bad_input.py.*custom_jvp"):
         jacve(lambda x: x.at[jnp.array([0, 2])].apply(jnp.sin))(jnp.ones(3))
+
+
+@jax.custom_jvp
+def wrong_inside(x: jax.Array) -> jax.Array:
+    return 2.0 * x
+
+
+@wrong_inside.defjvp
+def _(primals: Any, tangents: Any) -> Any:
+    (x,) = primals
+    return wrong_inside(x), jacve(fun, argnums=3)(x) * tangents[0]
+
+
+def repeated_inside(x: jax.Array) -> jax.Array:
+    return jax.lax.scan(lambda c, _: (wrong_inside(c), None), x, length=12)[0]
+
+
+@pytest.mark.parametrize("derivative", [jacve, hessve, laplacian_ve])
+@pytest.mark.parametrize("function", [wrong_inside, repeated_inside])
+def test_error_of_a_derivative_inside_a_rule_passes_through(function: Any, derivative: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="argnums=3"):
+        derivative(function)(X)
+
+
+def test_vertices_of_an_operator_of_second_order() -> None:
+    """A function with a rule of its own has more vertices there; the message says where."""
+
+    def energy(x: jax.Array) -> jax.Array:
+        return jnp.sum(jnp.sinc(x + 2.0) ** 2)
+
+    first = eliminable(energy, X)
+    second = eliminable(energy, X, kind="laplacian")
+    assert len(second) > len(first)
+    laplacian_ve(energy, order=second)(X)
+    with pytest.raises(InvalidOrderError, match=r"missing.*kind='laplacian'"):
+        laplacian_ve(energy, order=first)(X)
+    with pytest.raises(InvalidArgumentError, match="kind"):
+        computational_graph(energy, X, kind="gradient")
+
+
+@pytest.mark.parametrize("kind", [np.asarray, jnp.asarray])
+def test_values_of_what_is_not_differentiated(kind: Any) -> None:
+    """Concrete arrays beside the differentiated ones may decide shapes and loops, as in JAX."""
+
+    def picked(x: jax.Array, mask: Any, steps: Any) -> jax.Array:
+        x = x[mask]
+        for _ in range(int(steps)):
+            x = x * jnp.sin(x)
+        return x
+
+    side = kind([True, False, True]), kind(2)
+    assert_same(jacve(picked)(X, *side), jax.jacfwd(picked)(X, *side))
+
+
+def test_values_that_are_not_there() -> None:
+    def branch(x: jax.Array, y: jax.Array) -> jax.Array:
+        return x if y.sum() > 0 else x * x
+
+    with pytest.raises(jax.errors.TracerBoolConversionError) as caught:
+        jacve(branch)(X, jnp.ones(2))
+    assert "numpy arrays" in " ".join(caught.value.__notes__)
+
+
+#: Operators whose programs follow an order of vertices.
+OPERATORS: dict[str, Callable[[Any], Any]] = {
+    "divergence": lambda order: divergence_ve(fun, order=order),
+    "laplacian": lambda order: laplacian_ve(fun, order=order),
+    "hessian": lambda order: hessve(fun, order=order),
+    "diagonal": lambda order: hessian_diagonal(fun, order=order),
+    "operator": lambda order: second_order_operator(fun, b=1.0, order=order),
+}
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_eliminations_of_edges_are_about_jacobians(operator: str) -> None:
+    """They name no vertices: the divergence was the trace of the direct arrows alone."""
+    found = find_edge_order(elimination_graph(computational_graph(fun, X)))
+    for order in ("edges", "faces", found):
+        with pytest.raises(InvalidOrderError, match="order of vertices"):
+            OPERATORS[operator](order)(X)
+
+
+def test_order_that_is_a_matrix() -> None:
+    with pytest.raises(InvalidTypeError, match="order"):
+        jacve(fun, order=np.array([[1, 2]]))(X)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: hessian_vector_product(fun)(X, 1j * X),
+        lambda: hessian_vector_product(fun)(X, np.array(["a", "b", "c"])),
+        lambda: second_order_operator(fun, a=np.array(["a", "b", "c"]))(X),
+        lambda: second_order_operator(fun, b=1.0, c="a")(X),
+        lambda: laplacian_ve(fun, seeds={"a": 1.0})(X),
+        lambda: divergence_ve(fun, stochastic=Hutchinson(2))(X, key=3),
+    ],
+    ids=["complex vector", "vector of words", "a of words", "c of words", "seeds", "key"],
+)
+def test_coefficients_that_are_something_else(call: Callable[[], Any]) -> None:
+    """A complex vector lost its imaginary part."""
+    with pytest.raises(GraphaxLaplError, match=r"vector|must"):
+        call()

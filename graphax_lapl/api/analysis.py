@@ -36,13 +36,22 @@ __all__ = [
     "make_plan",
 ]
 
-KINDS = ("jacobian", "laplacian", "hessian", "divergence")
+#: What is accumulated, and how often the function is differentiated for it.
+KINDS = {"jacobian": 1, "laplacian": 2, "hessian": 2, "divergence": 1}
+
+
+def _check_kind(kind: str) -> None:
+    if kind not in KINDS:
+        raise InvalidArgumentError(
+            f"kind must be one of {', '.join(map(repr, KINDS))}, got {kind!r}."
+        )
 
 
 def computational_graph(
     fun: Callable[..., Any],
     *args: Any,
     argnums: int | Sequence[int] = 0,
+    kind: str = "jacobian",
     strict: bool = False,
     **kwargs: Any,
 ) -> ComputationalGraph:
@@ -52,13 +61,18 @@ def computational_graph(
         fun: the function.
         *args: its positional arguments: arrays or `jax.ShapeDtypeStruct`s.
         argnums: which of them are differentiated.
+        kind: what the vertices are eliminated for: "jacobian", "laplacian", "hessian" or
+            "divergence". Operators of second order have a graph of their own: a function with a
+            derivative rule is its tangent program there, whose coefficients are vertices too.
         strict: as for `jacve`: an error where a part of the function has no rule.
         **kwargs: its keyword arguments.
 
     Raises:
+        InvalidArgumentError: for an unknown kind.
         FallbackError: with strict, naming the primitive and the line of the user's code.
     """
-    return prepare(fun, args, kwargs, argnums, strict=strict).graph
+    _check_kind(kind)
+    return prepare(fun, args, kwargs, argnums, orders=KINDS[kind], strict=strict).graph
 
 
 def make_plan(
@@ -88,11 +102,8 @@ def make_plan(
             JAX's own first one, which has no plan of its own.
         FallbackError: with strict, naming the primitive and the line of the user's code.
     """
-    if kind not in KINDS:
-        raise InvalidArgumentError(
-            f"kind must be one of {', '.join(map(repr, KINDS))}, got {kind!r}."
-        )
-    if kind not in ("laplacian", "hessian"):
+    _check_kind(kind)
+    if KINDS[kind] == 1:
         prepared = prepare(fun, args, kwargs, argnums, strict=strict)
         planned: Callable[..., Plan] = plan_for if kind == "jacobian" else divergence_plan
         plan = planned(prepared, order)

@@ -133,6 +133,7 @@ def _by_leaf(
     types = [traced.in_types[k] for k in ravel]
     total = sum(math.prod(aval.shape) for aval in types)
     if _is_array(given) and given.shape == (total,):
+        _check_real(given, name)
         spans = _spans(traced)
         found = [
             jnp.reshape(jnp.asarray(given)[spans[k]], aval.shape)

@@ -9,10 +9,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, dtypes, tree_util
 from jax.extend.core import jaxpr_as_fun
 
-from ..errors import InvalidArgumentError
+from ..errors import InvalidArgumentError, InvalidTypeError
 from ..graph.tracing import check_callable, normalized_argnums
 from ..program.hessian_diagonal import build_hessian_diagonal
 from .jacobian import jacve, nested, rebuild_aux
@@ -132,7 +133,7 @@ def hessian_vector_product(
     Raises:
         InvalidArgumentError: where the vector is not like the arguments, and for argnums out of
             range.
-        InvalidTypeError: for integer arguments.
+        InvalidTypeError: for integer arguments, and for a complex vector of real ones.
         InvalidOrderError: for an order that does not fit the function.
 
     Example:
@@ -179,6 +180,15 @@ def _tangents(chosen: tuple[Any, ...], vectors: Any) -> tuple[Any, ...]:
             f"{tree} with shapes {shapes}; got {given} with shapes "
             f"{[jnp.shape(leaf) for leaf in leaves]}."
         )
+    for leaf, target in zip(leaves, targets, strict=True):
+        dtype = getattr(leaf, "dtype", None) or np.asarray(leaf).dtype
+        is_real = dtypes.issubdtype(dtype, np.floating) or dtypes.issubdtype(dtype, np.integer)
+        if not is_real and not (jnp.iscomplexobj(target) and dtypes.issubdtype(dtype, np.number)):
+            raise InvalidTypeError(
+                "The last argument must be a vector like the differentiated arguments, of dtype "
+                f"{dtypes.result_type(target)}; got dtype {dtype}. Take the products with the real "
+                "and imaginary parts of a complex vector."
+            )
     return tuple(
         tree_util.tree_unflatten(
             tree,

@@ -410,12 +410,13 @@ def _metric(
         return lax.slice_in_dim(array, starts[k], starts[k] + size, axis=axis)
 
     if seeds is not None:
-        rows = jnp.asarray(seeds)
-        if rows.ndim != 2 or rows.shape[1] != total:
+        if np.ndim(seeds) != 2 or np.shape(seeds)[1] != total:
             raise InvalidArgumentError(
-                f"seeds must have shape (k, {total}), one row per seed over the raveled arguments "
-                f"of {traced.name}, got {rows.shape}."
+                f"seeds must be an array of shape (k, {total}), one row per seed over the raveled "
+                f"arguments of {traced.name}, got {type(seeds).__name__} of shape "
+                f"{np.shape(seeds)}."
             )
+        rows = jnp.asarray(seeds)
         columns = [
             jnp.reshape(part(rows, k, 1), (rows.shape[0], *shapes[k])).astype(dtypes[k])
             for k in range(len(shapes))

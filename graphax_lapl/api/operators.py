@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
-from jax import Array, tree_util
+import numpy as np
+from jax import Array, dtypes, tree_util
 
 from ..errors import InvalidArgumentError, InvalidTypeError
 from ..graph.tracing import check_callable
@@ -261,6 +262,9 @@ def _squared(row: Sequence[Array], rank: int, metric: Metric, arrays: Sequence[A
 
 def _product(factor: Any, value: Array, name: str) -> Array:
     """`c f`, in the dtype and shape of f."""
+    dtype = getattr(factor, "dtype", None) or np.asarray(factor).dtype
+    if not (dtypes.issubdtype(dtype, np.number) or dtypes.issubdtype(dtype, np.bool_)):
+        raise InvalidTypeError(f"c must be a number or an array of numbers, got dtype {dtype}.")
     if jnp.iscomplexobj(factor) and not jnp.iscomplexobj(value):
         raise InvalidTypeError(
             f"c is complex and {name} returns {value.dtype}; return complex numbers, or pass a "

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from elimination_orders import (
     ORDERS,
     EliminationGraph,
@@ -275,7 +277,8 @@ def _cuts(graph: ComputationalGraph) -> list[tuple[int, int]]:
 def _integers(order: Any) -> tuple[int, ...]:
     vertices = []
     for item in order:
-        if isinstance(item, bool) or not hasattr(item, "__index__"):
+        # An array has `__index__` too, and only one of a single integer keeps what it promises.
+        if isinstance(item, bool) or not hasattr(item, "__index__") or np.ndim(item):
             raise InvalidTypeError(
                 f"order: a sequence must hold vertex ids (integers), got {item!r}."
             )
@@ -307,5 +310,6 @@ def _check_permutation(
         raise InvalidOrderError(
             f"order: expected a permutation of the {len(eliminable)} eliminable vertices "
             f"1..{len(eliminable)} of {function}, got {'; '.join(problems)}. "
-            "graphax_lapl.computational_graph lists the vertices."
+            "graphax_lapl.computational_graph lists the vertices, those of operators of second "
+            "order with kind='laplacian'."
         )

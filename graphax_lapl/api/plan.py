@@ -15,7 +15,7 @@ from ..edges.terms import Structure
 from ..emit.holding import HELD_SIZES, Holding
 from ..emit.run import dense_block, run_program
 from ..emit.stored import stored_arrays
-from ..errors import InvalidArgumentError
+from ..errors import InvalidArgumentError, InvalidTypeError
 from ..graph.computational_graph import ComputationalGraph
 from ..program.builder import build_program
 from ..program.counts import (
@@ -141,7 +141,20 @@ class Plan:
     def run(self, inputs: Sequence[Any], values: bool, sparse: bool, stable: bool) -> Any:
         """Carry the plan out, compiled where the plan will be met again (`stable`)."""
         stable = stable and not jax.config.jax_disable_jit  # type: ignore[attr-defined]
-        return (self.emitted if stable else self.emit)(values, sparse)(inputs)
+        try:
+            return (self.emitted if stable else self.emit)(values, sparse)(inputs)
+        except Exception as error:
+            axes = _explicit_axes(inputs)
+            if not axes:
+                raise
+            said = " ".join(str(error).split())[:300]
+            raise InvalidTypeError(
+                f"The arguments of {self.graph.function} are sharded over the explicit mesh axes "
+                f"{', '.join(map(repr, axes))}, and JAX does not say how an operation of its "
+                f"derivative is: {type(error).__name__}: {said} Let JAX choose: make the mesh "
+                "with axis_types=jax.sharding.AxisType.Auto, or, where the function holds no "
+                "shard_map, put jax.sharding.auto_axes around its derivative."
+            ) from error
 
     def emit(self, values: bool, sparse: bool) -> Callable[[Sequence[Any]], tuple[Any, Any]]:
         """The program as a function of its inputs (not jitted).
@@ -281,3 +294,16 @@ class SavedPlan:
     def fingerprint(self) -> str:
         """Fingerprint of the graph it was made for."""
         return self.order.fingerprint
+
+
+def _explicit_axes(values: Sequence[Any]) -> list[str]:
+    """Mesh axes along which types say how arrays are sharded, and operations have to say it too."""
+    meshes = [jax.typeof(value).sharding.mesh for value in values]
+    return sorted(
+        {
+            name
+            for mesh in meshes
+            for name, type_ in zip(mesh.axis_names, mesh.axis_types, strict=True)
+            if type_ == jax.sharding.AxisType.Explicit
+        }
+    )

@@ -213,6 +213,9 @@ def prepare(
             tuple(active),
             traced.n_out,
             jax.config.jax_enable_x64,  # type: ignore[attr-defined]
+            # Equations hold the mesh that they were traced in, and cannot be met in another one.
+            jax.sharding.get_abstract_mesh(),
+            tuple(variable.aval.sharding for variable in traced.closed.jaxpr.invars),
         )
     except Unstable:
         key = None
@@ -304,8 +307,19 @@ def programmed(
             return _renamed(plan, f"auto ({plan.order.method})")
 
         return _remembered(prepared, (wanted, "auto"), chosen)
-    key = order if isinstance(order, str | Strategy) else resolve_order(order, graph)
-    return _remembered(prepared, (wanted, key), lambda: best([resolve_order(key, graph)]))
+    key = order if isinstance(order, str | Strategy) else _vertex_order(order, graph)
+    return _remembered(prepared, (wanted, key), lambda: best([_vertex_order(key, graph)]))
+
+
+def _vertex_order(order: Any, graph: ComputationalGraph) -> EliminationOrder:
+    """The order that is meant; eliminations of edges or faces are about Jacobians alone."""
+    found = resolve_order(order, graph)
+    if found.steps is not None:
+        raise InvalidOrderError(
+            f"order: eliminations of {found.method} accumulate a Jacobian, got one for an operator "
+            f"on {graph.function}, which needs an order of vertices. Use for example 'auto'."
+        )
+    return found
 
 
 def _built(prepared: Prepared, order: EliminationOrder) -> Plan:

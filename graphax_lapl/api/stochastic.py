@@ -9,9 +9,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+import numpy as np
+from jax import Array, dtypes, lax
 
-from ..errors import InvalidArgumentError
+from ..errors import InvalidArgumentError, InvalidTypeError
 
 __all__ = [
     "HutchPlusPlus",
@@ -114,6 +115,7 @@ def take_key(kwargs: dict[str, Any]) -> Array:
 
     Raises:
         InvalidArgumentError: where there is none.
+        InvalidTypeError: where it is something else.
     """
     if kwargs.get("key") is None:
         raise InvalidArgumentError(
@@ -121,6 +123,11 @@ def take_key(kwargs: dict[str, Any]) -> Array:
             "call, another one each time."
         )
     key: Array = kwargs.pop("key")
+    dtype = getattr(key, "dtype", None)
+    if dtype is None or not (dtypes.issubdtype(dtype, dtypes.prng_key) or dtype == np.uint32):
+        raise InvalidTypeError(
+            f"key must be a random key, got {type(key).__name__}. Pass key=jax.random.key(seed)."
+        )
     return key
 
 

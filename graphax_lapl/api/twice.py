@@ -20,7 +20,7 @@ from jax.extend.core import jaxpr_as_fun
 
 from elimination_orders import Strategy
 
-from ..errors import InvalidTypeError, NotDifferentiableError
+from ..errors import GraphaxLaplError, InvalidTypeError, NotDifferentiableError
 from ..graph.inline import CUSTOM_CALLS
 from ..graph.tracing import Traced
 from ..graph.users_rules import is_users_rule
@@ -124,10 +124,14 @@ def hessian_blocks(prepared: Prepared, order: Any, sparse: bool) -> list[list[li
     first = jax.jacrev(outputs)
     try:
         jax.eval_shape(first, leaves)
+    except GraphaxLaplError:
+        raise  # of a derivative that is taken inside a user's rule
     except ValueError:  # a while loop has no reverse mode
         first = jax.jacfwd(outputs)
         try:
             jax.eval_shape(first, leaves)
+        except GraphaxLaplError:
+            raise
         except ValueError as error:
             what = f"{traced.name} has no derivative that could be differentiated once more"
             raise NotDifferentiableError(what, "", error) from error

@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array, lax
 
 from ..edges.operations import ApplyOpaque, MaterializeOpaque
-from ..errors import NotDifferentiableError
+from ..errors import GraphaxLaplError, NotDifferentiableError
 from ..program.instructions import CurvatureInstruction
 from ..rules.opaque import needs_all_tangents
 from ..rules.site import OpaqueMap
@@ -126,6 +126,8 @@ class LinearMap:
 
         try:
             return _permute(self._for_all(pushed, moved), packed)
+        except GraphaxLaplError:
+            raise  # of a derivative that is taken inside the equation
         except _NO_RULE as error:
             raise self._refused("forward", error) from error
 
@@ -159,6 +161,8 @@ def pull_together(maps: Sequence[LinearMap], cotangents: Array) -> list[Array]:
 
     try:
         pulled_all = first._for_all(pulled, moved)
+    except GraphaxLaplError:
+        raise
     except _NO_RULE as error:
         raise first._refused("reverse", error) from error
     return [
@@ -327,7 +331,9 @@ def second_derivative(instruction: CurvatureInstruction, operands: Sequence[Arra
 
     try:
         curved = jax.vmap(along)(flat(tangents), flat(changes))
-    except (NotImplementedError, ValueError, TypeError) as error:
+    except GraphaxLaplError:
+        raise
+    except _NO_RULE as error:
         equation = instruction.equation
         what = f"'{equation.name}' has no second derivative"
         raise NotDifferentiableError(what, equation.source, error) from error

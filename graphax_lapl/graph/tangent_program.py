@@ -10,7 +10,7 @@ import numpy as np
 from jax import dtypes
 from jax.extend import source_info_util
 
-from ..errors import NotDifferentiableError
+from ..errors import GraphaxLaplError, NotDifferentiableError
 
 __all__ = ["differentiable_outputs", "tangent_program"]
 
@@ -55,6 +55,8 @@ def tangent_program(
     try:
         with equation.ctx.manager:
             traced = jax.make_jaxpr(pushforward)(avals, [avals[k] for k in chosen])
+    except GraphaxLaplError:
+        raise  # of a derivative that is taken inside a user's rule
     except (NotImplementedError, ValueError) as error:
         where = source_info_util.summarize(source_info)
         what = f"'{equation.primitive.name}' has no derivative"

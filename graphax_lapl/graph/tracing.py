@@ -27,6 +27,11 @@ _CONCRETE_NEEDED = (
     jax.errors.TracerIntegerConversionError,
     jax.errors.NonConcreteBooleanIndexError,
 )
+_VALUES_NEEDED = (
+    "graphax_lapl traces the function, as jax.jit does. It can look at the values of arguments "
+    "that are not differentiated where they are Python numbers or numpy arrays; jax arrays it can "
+    "pass on, but not compute with while tracing. jax.lax.cond and jnp.where branch on values."
+)
 
 
 @dataclass
@@ -144,10 +149,15 @@ def trace(
         _check_inputs(args[position], position, fun, name)
     try:
         return _trace(fun, name, args, kwargs, positions, single, has_aux, all_static=False)
-    except _CONCRETE_NEEDED:
+    except _CONCRETE_NEEDED as error:
         if not _has_static_candidates(args, kwargs, positions):
+            error.add_note(_VALUES_NEEDED)
             raise
+    try:
         return _trace(fun, name, args, kwargs, positions, single, has_aux, all_static=True)
+    except _CONCRETE_NEEDED as error:
+        error.add_note(_VALUES_NEEDED)
+        raise
 
 
 def _is_array(leaf: Any) -> bool:
@@ -156,8 +166,10 @@ def _is_array(leaf: Any) -> bool:
 
 def _is_moving(leaf: Any, all_static: bool) -> bool:
     """Whether a leaf that is not differentiated becomes an input of the jaxpr."""
-    if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
+    if isinstance(leaf, jax.ShapeDtypeStruct):
         return True
+    if isinstance(leaf, jax.Array):
+        return not all_static or is_traced(leaf)
     if all_static:
         return False
     if isinstance(leaf, np.ndarray | np.generic):
@@ -170,7 +182,7 @@ def _has_static_candidates(
 ) -> bool:
     others = [arg for k, arg in enumerate(args) if k not in positions]
     return any(
-        _is_moving(leaf, False) and not isinstance(leaf, jax.Array | jax.ShapeDtypeStruct)
+        _is_moving(leaf, False) and not _is_moving(leaf, True)
         for leaf in tree_util.tree_leaves((others, kwargs))
     )
 

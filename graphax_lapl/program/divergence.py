@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from ..edges.algebra import add, trace
 from ..edges.bilinear import trace_product
 from ..edges.operations import Recipe
+from ..errors import InternalError
 from ..graph.computational_graph import ComputationalGraph, VertexName
 from .builder import Builder, Edge
 from .instructions import Block, Program
@@ -40,6 +41,8 @@ class _Divergence(Builder):
     total: Edge | None = None
 
     def divergence(self, order: Sequence[VertexName], places: Sequence[int]) -> Program:
+        if {*order} != {*self.graph.eliminable}:  # paths would be lost silently
+            raise InternalError("The order does not hold the vertices of the graph.")
         edges, into = self.start()
         for vertex in order[:-1]:
             self.eliminate(vertex, edges, into)

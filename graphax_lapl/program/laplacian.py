@@ -193,9 +193,7 @@ class _Laplacian(Carrier):
             squares = {(v, v, v, False): self.elementwise(v) for v in sorted(ends)}
             made = self.products(squares, self.spans, self.weighted_spans, self.metric.scale)
             for v, square in made.items():
-                total = self.sum(carried.get(v), square, v)
-                if total is not None:
-                    carried[v] = total
+                self.include(carried, v, square, v)
         for end, atom in zip(second.outputs, self.listing.outputs, strict=False):
             type_ = self.listing.type_of(atom)
             row = [self.block(carried.get(end) if end is not None else None, type_, ())]
@@ -271,9 +269,7 @@ class _Laplacian(Carrier):
         """Let the directions enter, as a column at every vertex that reads a leaf."""
         for (u, v), edge in local.items():
             if u in drift and v in self.names:
-                total = self.sum(columns.get(v), self.product(edge, drift[u], v), v)
-                if total is not None:
-                    columns[v] = total
+                self.include(columns, v, self.product(edge, drift[u], v), v)
 
     def elementwise(self, variable: int) -> Edge:
         """The bilinear map that multiplies two arrays like the variable's entry by entry."""
@@ -357,9 +353,7 @@ class _Laplacian(Carrier):
         for item, k, vertex in self.second.opaque_outputs:
             for edge in self.opaque_columns(item, k, vertex, spans, weighted):
                 scaled = edge if scale == 1 else (times(edge[0], scale), edge[1])
-                total = self.sum(found.get(vertex), scaled, vertex)
-                if total is not None:
-                    found[vertex] = total
+                self.include(found, vertex, scaled, vertex)
         return found
 
     def products(

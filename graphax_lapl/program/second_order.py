@@ -16,7 +16,7 @@ Vertices are named by their variable in the listing here; `("end", v)` is an out
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from ..edges.algebra import accumulate, add, compose
 from ..edges.bilinear import pull_back, swapped
@@ -32,6 +32,7 @@ from .sums import RunningSum
 
 __all__ = ["Curvatures", "Jacobians", "SecondOrderBuilder"]
 
+Key = TypeVar("Key")
 #: Jacobians by variable and column space (one space per differentiated leaf, or one for seeds).
 Jacobians = dict[int, dict[int, Edge]]
 #: Bilinear maps by vertex, first and second argument, and whether a mirror image is left out.
@@ -85,6 +86,14 @@ class SecondOrderBuilder(Builder):
         if first is None or second is None:
             return first or second
         return self.made_by(add(first[0], second[0]), (*first[1], *second[1]), vertex)
+
+    def include(self, edges: dict[Key, Edge], key: Key, edge: Edge | None, vertex: int) -> None:
+        """Add an arrow into `vertex` to those at `key`; what cancels leaves none."""
+        total = self.sum(edges.get(key), edge, vertex)
+        if total is None:
+            edges.pop(key, None)
+        else:
+            edges[key] = total
 
     def running_sum(self, vertex: int, first: Edge | None = None) -> RunningSum:
         """A sum of arrows into `vertex`, of which there may be very many."""
@@ -172,10 +181,7 @@ class SecondOrderBuilder(Builder):
                 continue
             if mirrored and first == second and self.is_own_mirror(edge, first, vertex):
                 edge, mirrored = (times(edge[0], 2), edge[1]), False
-            key = (vertex, first, second, mirrored)
-            total = self.sum(moved.get(key), edge, vertex)
-            if total is not None:
-                moved[key] = total
+            self.include(moved, (vertex, first, second, mirrored), edge, vertex)
         return arrows, moved
 
     def is_own_mirror(self, edge: Edge, variable: int, vertex: int) -> bool:
@@ -210,16 +216,14 @@ class SecondOrderBuilder(Builder):
             for w in after:
                 sources[w].remove(v)
                 made = self.product(result.pop((v, w)), inner, w)
-                total = self.sum(result.get((before, w)), made, w)
-                if total is None:  # two arrows cancel: what was there is gone as well
-                    if result.pop((before, w), None) is not None:
-                        sources[w].remove(before)
-                        targets[before].remove(w)
-                    continue
-                result[before, w] = total
-                if before not in sources[w]:
+                self.include(result, (before, w), made, w)
+                connected = before in sources[w]
+                if (before, w) in result and not connected:
                     sources[w].append(before)
                     targets[before].append(w)
+                elif (before, w) not in result and connected:  # two arrows cancel
+                    sources[w].remove(before)
+                    targets[before].remove(w)
             del result[before, v]
         return result, steps
 

@@ -107,7 +107,7 @@ def check_second_order(
         for name in orders:
             order: Any = name
             if name == "explicit":
-                order = shuffled_vertices(seed, bound, *args, argnums=argnums)
+                order = shuffled_vertices(seed, bound, *args, argnums=argnums, kind="laplacian")
             laplacians.append(laplacian_ve(bound, order=order, argnums=argnums)(*args))
         found = [
             dense(hessve(bound, argnums=argnums, sparse_representation=sparse)(*args))

@@ -49,7 +49,7 @@ def check_second_order_form(program: RandomProgram, seed: int, form: str, order:
     fun, argnums, args = program.fun, program.argnums, jax.tree.map(jnp.asarray, program.args)
     chosen: Any = order
     if order == "explicit":
-        chosen = shuffled_vertices(seed, fun, *args, argnums=argnums)
+        chosen = shuffled_vertices(seed, fun, *args, argnums=argnums, kind="laplacian")
     compare = COMPARED[form]
 
     def hessian(*args: Any) -> Any:
