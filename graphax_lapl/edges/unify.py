@@ -137,9 +137,11 @@ def _diophantine(
     divisor = math.gcd(first, second)
     if offset % divisor:
         return []
+    if second < 0:  # labels of one direction run upwards: nothing is read backwards
+        divisor = -divisor
     first, second, offset = first // divisor, second // divisor, offset // divisor
     # a = start_a + second * t and b = start_b - first * t run through all integer solutions.
-    start_a = (-offset * pow(first, -1, abs(second))) % abs(second) if abs(second) > 1 else 0
+    start_a = (-offset * pow(first, -1, second)) % second if second > 1 else 0
     start_b = (-offset - first * start_a) // second
     low_a, high_a = _solution_range(start_a, second, draft.sizes[a])
     low_b, high_b = _solution_range(start_b, -first, draft.sizes[b])

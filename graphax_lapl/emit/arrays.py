@@ -127,6 +127,8 @@ def _read_axis(
     value, index_map = _padded(value, axis, index_map, sizes)
     extent = value.shape[axis]
     if not index_map.parts:
+        if extent == 1:
+            return lax.squeeze(value, (axis,)), []
         return lax.index_in_dim(value, index_map.offset, axis, keepdims=False), []
     if len(index_map.parts) == 1 and index_map.is_affine:
         ((name, stride),) = index_map.parts

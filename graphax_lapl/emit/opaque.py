@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
 
+from ..edges.maps import constant, label
 from ..edges.operations import ApplyOpaque, MaterializeOpaque
+from ..edges.terms import Structure, Term, intern_structure
 from ..errors import GraphaxLaplError, NotDifferentiableError
 from ..program.instructions import CurvatureInstruction
 from ..rules.opaque import needs_all_tangents
 from ..rules.site import OpaqueMap
+from .assembly import assemble
 from .small_loops import for_batches, is_small_loop
 
 __all__ = [
@@ -254,8 +257,19 @@ def _seeds(operation: OpaqueOperation, linear: LinearMap, arrays: Sequence[Array
     batch, out, into = _parts(operation)
     core = out if operation.by_rows else into
     count = math.prod(core)
-    eye = np.eye(count, dtype=np.float32).reshape(count, *(1,) * len(batch), *core)
-    return jnp.broadcast_to(jnp.asarray(eye, linear.point.dtype), (count, *batch, *core))
+    # As identities are written out elsewhere: XLA applies the map to both of them once.
+    identity = lax.reshape(assemble(_identity(core), (), linear.point.dtype), (count, *core))
+    places = [0, *range(1 + len(batch), 1 + len(batch) + len(core))]
+    return lax.broadcast_in_dim(identity, (count, *batch, *core), places)
+
+
+@functools.cache
+def _identity(core: tuple[int, ...]) -> Structure:
+    """The identity on arrays of a shape."""
+    kept = [n for n in range(len(core)) if core[n] != 1]
+    axes = tuple(label(kept.index(n)) if n in kept else constant(0) for n in range(len(core)))
+    term = Term(tuple(core[n] for n in kept), axes, axes)
+    return intern_structure(core, core, (term,))
 
 
 def _result(operation: OpaqueOperation, moved: Array) -> Array:
