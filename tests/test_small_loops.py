@@ -167,3 +167,29 @@ def test_rows_go_back_through_a_loop_once_for_all_its_inputs(fun):
     # One loop for the value, which the branch reads, and one there and back.
     assert len(list(carried(traced.jaxpr.jaxpr))) == 3
     assert len(list(carried(expected.jaxpr.jaxpr))) == 2
+
+
+def test_a_loop_that_is_valued_and_differentiated_runs_once():
+    args = draw(13, 12, 12), draw(14, 12, 2), draw(15, STEPS, 2)
+
+    def loss(w, u, xs):
+        last, norms = lax.scan(
+            lambda h, x: (jnp.tanh(0.3 * w @ h + u @ x), h @ h), jnp.full(12, 0.1), xs
+        )
+        return jnp.sum(last**2) * (1.0 + norms[-1])
+
+    def squares(derivative):
+        return lambda *args: sum(jnp.sum(j**2) for j in derivative(loss, argnums=(0, 1))(*args))
+
+    def ended(w, u, xs):
+        return jnp.sum(
+            lax.scan(lambda h, x: (jnp.tanh(w @ h + u @ x), h), jnp.ones(12), xs)[0] ** 2
+        )
+
+    traced = jax.jit(jacve(ended, argnums=(0, 1))).trace(*args)
+    compare(traced.lower().compile()(*args), jax.jit(jax.jacrev(ended, (0, 1)))(*args))
+    assert len(list(carried(traced.jaxpr.jaxpr))) == 2
+    compare(
+        jax.jit(jax.value_and_grad(squares(jacve)))(*args),
+        jax.jit(jax.value_and_grad(squares(jax.jacrev)))(*args),
+    )

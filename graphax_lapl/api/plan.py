@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ import jax
 from ..edges.terms import Structure
 from ..emit.holding import HELD_SIZES, Holding
 from ..emit.run import dense_block, run_program
+from ..emit.small_programs import for_large_batches, is_small_program
 from ..emit.stored import stored_arrays
 from ..errors import InvalidArgumentError, InvalidTypeError
 from ..graph.computational_graph import ComputationalGraph
@@ -165,15 +167,17 @@ class Plan:
             `sparse` the arrays that it keeps.
         """
         program = self.pruned(values) if sparse else oriented(self.pruned(values))
-        holding = self._holding(program, sparse)
+        write: Callable[..., Any] = stored_arrays if sparse else dense_block
 
-        def run(inputs: Sequence[Any]) -> tuple[list[Any], list[list[Any]]]:
+        def run(inputs: Sequence[Any], holding: Holding) -> tuple[list[Any], list[list[Any]]]:
             slots = run_program(program, inputs, holding)
-            write: Callable[..., Any] = stored_arrays if sparse else dense_block
             blocks = [[write(block, program, slots) for block in row] for row in program.blocks]
             return [slots[slot] for slot in program.values], blocks
 
-        return run
+        held = functools.partial(run, holding=self._holding(program, sparse))
+        if sparse or self.again or not is_small_program(program):
+            return held
+        return for_large_batches(held, functools.partial(run, holding=Holding()))
 
     def _holding(self, program: Program, sparse: bool) -> Holding:
         """What is written to memory before it is read."""

@@ -14,7 +14,7 @@ from ..edges.operations import ApplyOpaque, MaterializeOpaque
 from ..program.instructions import EdgeInstruction, OpaqueInstruction, Program
 from .opaque import is_reversed
 
-__all__ = ["joined_pulls"]
+__all__ = ["joined_pulls", "may_join"]
 
 #: Other opaque equations are differentiated with respect to one operand at a time: what stands
 #: still matters to some rules, and there is less to share.
@@ -42,7 +42,7 @@ def joined_pulls(program: Program) -> dict[int, tuple[int, ...]]:
         if not is_reversed(operation):
             continue
         place, maker = made[instruction.inputs[0]]
-        if not _may_join(maker):
+        if not may_join(maker):
             continue
         reference, split = maker.reference, operation.opaque.batch + operation.opaque.outputs
         key = (
@@ -61,7 +61,8 @@ def joined_pulls(program: Program) -> dict[int, tuple[int, ...]]:
     return {group[0]: tuple(group) for group in groups.values() if len(group) > 1}
 
 
-def _may_join(maker: OpaqueInstruction) -> bool:
+def may_join(maker: OpaqueInstruction) -> bool:
+    """Whether a map is of a kind that is pulled back through with others."""
     reference = maker.reference
     is_complex = any(np.issubdtype(type_.dtype, np.complexfloating) for type_ in maker.types)
     plain = not reference.slot and reference.conjugate is None and not is_complex

@@ -22,29 +22,38 @@ from .assembly import assemble
 from .small_loops import for_batches, is_small_loop
 
 __all__ = [
+    "NO_RULE",
     "LinearMap",
     "apply_opaque",
     "apply_together",
     "is_reversed",
     "pull_together",
     "second_derivative",
+    "varying_like",
 ]
 
 OpaqueOperation = ApplyOpaque | MaterializeOpaque
 
 #: What JAX raises where a derivative does not exist in a mode.
-_NO_RULE = (NotImplementedError, TypeError, ValueError)
+NO_RULE = (NotImplementedError, TypeError, ValueError)
 
 
 class LinearMap:
-    """The derivative of an equation's output `out` along its input `into`, at given values."""
+    """The derivative of an equation's output `out` along its input `into`, at given values.
+
+    Attributes:
+        kept: the way back for one row to several inputs, where it was kept when the equation was
+            evaluated, and the place of `into` among these inputs.
+    """
+
+    kept: tuple[Callable[[Array], Sequence[Array]], int] | None = None
 
     def __init__(self, reference: OpaqueMap, values: Sequence[Any], types: Sequence[Any]):
         """Hold the point; an input without a value (the equation is linear in it) is zero."""
         self.reference = reference
         there = [value for value in values if value is not None]
         self.values = [
-            _varying_like(jnp.zeros(type_.shape, type_.dtype), there) if value is None else value
+            varying_like(jnp.zeros(type_.shape, type_.dtype), there) if value is None else value
             for value, type_ in zip(values, types, strict=True)
         ]
         self.moving = [reference.into]
@@ -115,7 +124,7 @@ class LinearMap:
         reference = self.reference
         unpack = _layout(reference.batch_in, self.point.ndim)
         moved = _permute(tangents, unpack).astype(self.point.dtype)
-        moved = _varying_like(moved, [self.point])
+        moved = varying_like(moved, [self.point])
         packed = _packed(reference.batch_out, len(reference.batch_out) + reference.opaque.outputs)
 
         def pushed(tangent: Array, *values: Array) -> Array:
@@ -131,7 +140,7 @@ class LinearMap:
             return _permute(self._for_all(pushed, moved), packed)
         except GraphaxLaplError:
             raise  # of a derivative that is taken inside the equation
-        except _NO_RULE as error:
+        except NO_RULE as error:
             raise self._refused("forward", error) from error
 
     def _pull(self, cotangents: Array) -> Array:
@@ -159,14 +168,22 @@ def pull_together(maps: Sequence[LinearMap], cotangents: Array) -> list[Array]:
 
     def pulled(cotangent: Array, *values: Array) -> list[Array]:
         out, pull = jax.vjp(first._along(values, places), *(values[k] for k in places))
-        seed = _varying_like(cotangent.astype(out.dtype), [out])
+        seed = varying_like(cotangent.astype(out.dtype), [out])
         return list(pull(seed)[: len(maps)])
 
+    def pulled_on(cotangent: Array) -> list[Array]:
+        found = [linear.kept for linear in maps if linear.kept is not None]
+        arrived = found[0][0](cotangent)
+        return [arrived[place] for _, place in found]
+
     try:
-        pulled_all = first._for_all(pulled, moved)
+        if first.kept is None:
+            pulled_all = first._for_all(pulled, moved)
+        else:
+            pulled_all = jax.vmap(pulled_on)(moved)
     except GraphaxLaplError:
         raise
-    except _NO_RULE as error:
+    except NO_RULE as error:
         raise first._refused("reverse", error) from error
     return [
         _permute(into, _packed(linear.reference.batch_in, into.ndim - 1))
@@ -174,7 +191,7 @@ def pull_together(maps: Sequence[LinearMap], cotangents: Array) -> list[Array]:
     ]
 
 
-def _varying_like(array: Array, others: Sequence[Any]) -> Array:
+def varying_like(array: Array, others: Sequence[Any]) -> Array:
     """An array, marked as one that differs between devices where one of the others does.
 
     Inside `jax.shard_map` an equation takes operands of one kind, as it did when it was traced.

@@ -25,6 +25,7 @@ from .assembly import assemble
 from .coordinates import gathered_dense, is_gathered
 from .holding import Holding
 from .joined_pulls import joined_pulls
+from .kept_pulls import kept_pulls, value_and_pull
 from .opaque import LinearMap, apply_together, second_derivative
 from .recipes import operate
 from .rows import row_hessian
@@ -56,6 +57,8 @@ def run_program(program: Program, inputs: Sequence[Any], holding: Holding = _NOT
     # Derivative rules of JAX mix dtypes in places; the user's strictness is about the user's code.
     with jax.numpy_dtype_promotion("standard"):
         joined = joined_pulls(program)
+        kept = kept_pulls(program, joined)
+        ways: dict[int, tuple[Any, int]] = {}
         early: dict[int, Sequence[Any]] = {}
         for k, instruction in enumerate(program.instructions):
             if k in joined:
@@ -63,8 +66,15 @@ def run_program(program: Program, inputs: Sequence[Any], holding: Holding = _NOT
                     _together([program.instructions[n] for n in joined[k]], joined[k], slots)
                 )
             values = [slots[slot] for slot in instruction.inputs]
-            results = early.pop(k) if k in early else _execute(instruction, values)
+            if k in kept:
+                results, pull = value_and_pull(instruction, kept[k], values)
+                if pull is not None:
+                    ways.update((slot, (pull, n)) for n, slot in enumerate(kept[k].maps))
+            else:
+                results = early.pop(k) if k in early else _execute(instruction, values)
             for slot, result in zip(instruction.outputs, results, strict=True):
+                if slot in ways:
+                    result.kept = ways[slot]
                 slots[slot] = holding.apply(slot, result, inexact)
     return slots
 

@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate, chain, islice
+from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 from jax import dtypes, lax
 from jax.custom_batching import custom_vmap
 
 from ..rules.control_flow import scan_counts
+from .numbers import CALLS, Numbers, bind, computed, filled, in_a_row, joined, run_numbers, split
 
 __all__ = ["for_batches", "is_small_loop"]
 
@@ -29,19 +28,6 @@ BATCH = 256
 #: Numbers that one step of a loop takes and returns, and that it computes.
 MAX_NUMBERS = 96
 MAX_COMPUTED = 1024
-#: Nested programs that are read as if they stood where they are called.
-CALLS = frozenset({"jit", "pjit", "closed_call"})
-POINTWISE = frozenset(
-    """
-    abs acos acosh add add_any and asin asinh atan atan2 atanh ceil clamp convert_element_type copy
-    cos cosh cbrt div eq erf erfc exp exp2 expm1 floor ge gt integer_pow is_finite le log log1p
-    logistic lt max min mul ne neg nextafter not or pow rem round rsqrt select_n sign sin sinh sqrt
-    square stop_gradient sub tan tanh xor
-    """.split()  # noqa: SIM905
-)
-
-#: An array of numbers, each of them an array with the axes of the steps, if any.
-Numbers = np.ndarray
 
 
 def for_batches(fun: Callable[..., Any]) -> Callable[..., Any]:
@@ -106,10 +92,10 @@ def _evaluate(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[An
         if name == "scan" and _is_small(equation.params):
             results = _scan(equation.params, values)
         elif name in CALLS:
-            inner = equation.params["jaxpr"]
+            inner = equation.params[CALLS[name]]
             results = _evaluate(inner.jaxpr, inner.consts, values)
         else:
-            results = _bind(equation, [_array(value) for value in values])
+            results = bind(equation, [_array(value) for value in values])
         held.update(zip(equation.outvars, results, strict=True))
     return [read(atom) for atom in jaxpr.outvars]
 
@@ -121,27 +107,16 @@ class _Split:
         """Numbers with `steps` leading axes of their own, zero or one."""
         self.numbers, self.steps = numbers, steps
 
-    def joined(self) -> Any:
-        """The array."""
-        flat = jnp.stack(list(self.numbers.ravel()), axis=self.steps)
-        return lax.reshape(flat, (*flat.shape[: self.steps], *self.numbers.shape))
-
 
 def _array(value: Any) -> Any:
-    return value.joined() if isinstance(value, _Split) else value
+    return joined(value.numbers, value.steps) if isinstance(value, _Split) else value
 
 
 def _split(value: Any, steps: int) -> Numbers:
     """The numbers of an array, whose first `steps` axes are left to them."""
     if isinstance(value, _Split) and value.steps == steps:
         return value.numbers
-    array = jnp.asarray(_array(value))
-    shape = array.shape[steps:]
-    flat = lax.reshape(array, (*array.shape[:steps], math.prod(shape)))
-    numbers = np.empty(math.prod(shape), object)
-    for k in range(numbers.size):
-        numbers[k] = lax.index_in_dim(flat, k, axis=steps, keepdims=False)
-    return numbers.reshape(shape)
+    return split(_array(value), steps)
 
 
 def _is_small(params: dict[str, Any]) -> bool:
@@ -156,33 +131,7 @@ def _is_small(params: dict[str, Any]) -> bool:
     ends = [math.prod(type_.shape) for type_ in types]
     if not ends or min(ends) == 0 or sum(ends) > MAX_NUMBERS:
         return False
-    return 0 <= _computed(body) <= MAX_COMPUTED
-
-
-def _computed(jaxpr: Any) -> int:
-    """Numbers that a program computes; negative where a primitive has no form in numbers."""
-    total = 0
-    for equation in jaxpr.eqns:
-        name = equation.primitive.name
-        if name in CALLS:
-            inside = _computed(equation.params["jaxpr"].jaxpr)
-            if inside < 0:
-                return -1
-            total += inside
-        elif name not in POINTWISE and name not in MOVES:
-            return -1
-        sizes = [math.prod(atom.aval.shape) for atom in (*equation.invars, *equation.outvars)]
-        if min(sizes) == 0:
-            return -1
-        total += sum(math.prod(variable.aval.shape) for variable in equation.outvars)
-        if name == "dot_general":
-            total += _products(equation)
-    return total
-
-
-def _products(equation: Any) -> int:
-    left, out = equation.invars[0].aval.shape, equation.outvars[0].aval.shape
-    return math.prod(out) * math.prod(left[d] for d in equation.params["dimension_numbers"][0][0])
+    return 0 <= computed(body) <= MAX_COMPUTED
 
 
 def _scan(params: dict[str, Any], values: Sequence[Any]) -> list[_Split]:
@@ -199,12 +148,12 @@ def _scan(params: dict[str, Any], values: Sequence[Any]) -> list[_Split]:
 
     def step(carried: list[Any], moved: list[Any]) -> tuple[list[Any], list[Any]]:
         own = [*_regroup(carried, shapes[:carries]), *_regroup(moved, shapes[carries:])]
-        out = _numbers(closed.jaxpr, closed.consts, [*fixed, *own])
+        out = run_numbers(closed.jaxpr, closed.consts, [*fixed, *own])
         types = [atom.aval for atom in closed.jaxpr.outvars]
-        flat = [_flat(n, type_.dtype) for n, type_ in zip(out, types, strict=True)]
+        flat = [in_a_row(n, type_.dtype) for n, type_ in zip(out, types, strict=True)]
         return list(chain(*flat[:carries])), list(chain(*flat[carries:]))
 
-    begin = [_flat(n, t.dtype) for n, t in zip(start, types[constants:], strict=False)]
+    begin = [in_a_row(n, t.dtype) for n, t in zip(start, types[constants:], strict=False)]
     last, kept = lax.scan(
         step,
         list(chain(*begin)),
@@ -220,129 +169,7 @@ def _scan(params: dict[str, Any], values: Sequence[Any]) -> list[_Split]:
     ]
 
 
-def _flat(numbers: Numbers, dtype: Any) -> list[Any]:
-    return [lax.convert_element_type(number, dtype) for number in numbers.ravel()]
-
-
 def _regroup(flat: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> list[Numbers]:
     """Arrays of these shapes from all their numbers in a row."""
     own = iter(flat)
-    return [_filled(shape, own) for shape in shapes]
-
-
-def _filled(shape: tuple[int, ...], values: Iterator[Any]) -> Numbers:
-    numbers = np.empty(math.prod(shape), object)
-    for k, value in enumerate(islice(values, numbers.size)):
-        numbers[k] = value
-    return numbers.reshape(shape)
-
-
-def _numbers(jaxpr: Any, consts: Sequence[Any], args: Sequence[Numbers]) -> list[Numbers]:
-    """Runs the body of a loop number by number."""
-    given = [*(_split(value, 0) for value in consts), *args]
-    held = dict(zip([*jaxpr.constvars, *jaxpr.invars], given, strict=True))
-
-    def read(atom: Any) -> Numbers:
-        if not hasattr(atom, "val"):
-            return held[atom]
-        values = np.asarray(atom.val, atom.aval.dtype)
-        return _filled(values.shape, iter(values.ravel()))
-
-    for equation in jaxpr.eqns:
-        operands = [read(atom) for atom in equation.invars]
-        name, params = equation.primitive.name, equation.params
-        if name in CALLS:
-            inner = params["jaxpr"]
-            results = _numbers(inner.jaxpr, inner.consts, operands)
-        elif name in POINTWISE:
-            shape = equation.outvars[0].aval.shape
-            spread = [np.broadcast_to(operand, shape).ravel() for operand in operands]
-            results = [_filled(shape, (_bind(equation, p)[0] for p in zip(*spread, strict=True)))]
-        else:
-            results = _several(MOVES[name](params, *operands))
-        held.update(zip(equation.outvars, results, strict=True))
-    return [read(atom) for atom in jaxpr.outvars]
-
-
-def _bind(equation: Any, values: Sequence[Any]) -> list[Any]:
-    params = equation.primitive.get_bind_params(equation.params)
-    result = equation.primitive.bind(*values, **params)
-    return list(result) if equation.primitive.multiple_results else [result]
-
-
-def _broadcast(params: dict[str, Any], operand: Numbers) -> Numbers:
-    shape = [1] * len(params["shape"])
-    for d, e in enumerate(params["broadcast_dimensions"]):
-        shape[e] = operand.shape[d]
-    return np.broadcast_to(operand.reshape(shape), params["shape"])
-
-
-def _slice(params: dict[str, Any], operand: Numbers) -> Numbers:
-    starts, limits = params["start_indices"], params["limit_indices"]
-    strides = params["strides"] or (1,) * operand.ndim
-    return operand[tuple(map(slice, starts, limits, strides))]
-
-
-def _pad(params: dict[str, Any], operand: Numbers, value: Numbers) -> Numbers:
-    for axis, (low, high, inside) in enumerate(params["padding_config"]):
-        size = operand.shape[axis]
-        spread = (size - 1) * (inside + 1) + 1
-        shape = list(operand.shape)
-        shape[axis] = spread + max(low, 0) + max(high, 0)
-        padded = np.empty(shape, object)
-        padded[...] = value[()]
-        first = max(low, 0)
-        places = [slice(None)] * operand.ndim
-        places[axis] = slice(first, first + spread, inside + 1)
-        padded[tuple(places)] = operand
-        places[axis] = slice(max(-low, 0), shape[axis] - max(-high, 0))
-        operand = padded[tuple(places)]
-    return operand
-
-
-def _product(params: dict[str, Any], left: Numbers, right: Numbers) -> Numbers:
-    (over_left, over_right), (batch_left, batch_right) = params["dimension_numbers"]
-    wanted = params["preferred_element_type"]
-    if wanted is not None:
-        left, right = (_filled(n.shape, iter(_flat(n, wanted))) for n in (left, right))
-    own_left = [d for d in range(left.ndim) if d not in (*over_left, *batch_left)]
-    own_right = [d for d in range(right.ndim) if d not in (*over_right, *batch_right)]
-    left = left.transpose(*batch_left, *own_left, *over_left)
-    right = right.transpose(*batch_right, *over_right, *own_right)
-    batch = left.shape[: len(batch_left)]
-    shape = (*batch, *left.shape[len(batch) : len(batch) + len(own_left)])
-    shape += right.shape[right.ndim - len(own_right) :]
-    summed = math.prod(left.shape[left.ndim - len(over_left) :])
-    left = left.reshape(*batch, -1, summed)
-    right = right.reshape(*batch, summed, -1)
-    return np.matmul(left, right).reshape(shape)
-
-
-def _apart(params: dict[str, Any], operand: Numbers) -> list[Numbers]:
-    axis = params["axis"]
-    ends = list(accumulate(params["sizes"]))[:-1]
-    return np.split(operand, ends, axis)
-
-
-def _several(result: Any) -> list[Numbers]:
-    """Results of a move as arrays of numbers: what numpy takes out of an array of one is bare."""
-    found = result if isinstance(result, list) else [result]
-    return [n if isinstance(n, np.ndarray) else _filled((), iter([n])) for n in found]
-
-
-#: What moves numbers, adds or multiplies them.
-MOVES: dict[str, Callable[..., Any]] = {
-    "broadcast_in_dim": _broadcast,
-    "concatenate": lambda params, *parts: np.concatenate(parts, params["dimension"]),
-    "dot_general": _product,
-    "pad": _pad,
-    "reduce_sum": lambda params, operand: operand.sum(tuple(params["axes"])),
-    "reshape": lambda params, operand: operand.reshape(params["new_sizes"]),
-    "rev": lambda params, operand: np.flip(operand, params["dimensions"]),
-    "slice": _slice,
-    "split": _apart,
-    "stack": lambda params, *parts: np.stack(parts, params["axis"]),
-    "squeeze": lambda params, operand: operand.squeeze(tuple(params["dimensions"])),
-    "unstack": lambda params, operand: list(np.moveaxis(operand, params["axis"], 0)),
-    "transpose": lambda params, operand: operand.transpose(params["permutation"]),
-}
+    return [filled(shape, own) for shape in shapes]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from ..edges.operations import ApplyOpaque, Combine, Einsum, Read
@@ -28,6 +28,8 @@ from .timings import CACHE, KERNEL, MEMORY, OPERATION, Expression, expression_of
 
 __all__ = [
     "FusedProgram",
+    "Fusion",
+    "Step",
     "stored_products",
     "worth_holding",
     "worth_holding_for_derivatives",
@@ -47,7 +49,7 @@ MAX_INSTRUCTIONS = 3000
 
 
 @dataclass(frozen=True)
-class _Step:
+class Step:
     """An instruction as a piece of a fused loop.
 
     Attributes:
@@ -67,61 +69,39 @@ class _Step:
     inside: bool
 
 
-class FusedProgram:
-    """A program as kernels; times are those of one sample of a batch."""
+class Fusion:
+    """Steps as a compiler fuses them into kernels; times are those of one sample of a batch."""
 
-    def __init__(self, program: Program):
-        """Read off what every instruction costs."""
-        self.program = program
-        self.sizes = [max(1, math.prod(slot.shape)) for slot in program.slots]
-        self.steps = [self._step(instruction) for instruction in program.instructions]
-        self.results = list(_read_by_results(program))
-        readers = Counter(self.results)
-        readers.update(slot for step in self.steps for slot in step.inputs)
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        sizes: Sequence[int],
+        results: Sequence[int],
+        arrays: Sequence[bool],
+    ):
+        """Find out what has several readers.
+
+        Args:
+            steps: what is evaluated, in order.
+            sizes: elements of every slot.
+            results: slots that results are made of, one entry for each kernel that reads them.
+            arrays: for every slot whether it can be held.
+        """
+        self.steps, self.sizes, self.results = steps, sizes, results
+        readers = Counter(results)
+        readers.update(slot for step in steps for slot in step.inputs)
         repeated = {
             slot
-            for step in self.steps
+            for step in steps
             for slot in step.inputs
-            if step.inside and step.work > self.sizes[slot]
+            if step.inside and step.work > sizes[slot]
         }
         #: Arrays that are read more than once: only holding these can save anything.
         self.shared = {
             slot
             for slot, count in readers.items()
-            if (count > 1 or slot in repeated) and program.slots[slot].array
+            if (count > 1 or slot in repeated) and arrays[slot]
         }
-
-    def _step(self, instruction: Instruction) -> _Step:
-        work = max((self.sizes[s] for s in instruction.outputs), default=1)
-        expression = Expression(0.0, True, False)
-        if isinstance(instruction, EdgeInstruction):
-            operation, cost = instruction.operation, instruction.operation.cost
-            if isinstance(operation, Einsum | Combine):
-                work = math.prod(size for _, size in operation.sizes)
-                summed = {n for n, _ in operation.sizes} - {*operation.output}
-                expression = Expression(0.0, bool(summed), not _is_matrix_product(operation))
-            nanoseconds = (cost.muls + cost.adds) * OPERATION
-        elif isinstance(instruction, PrimalInstruction):
-            expression = expression_of([instruction.equation.name])
-            work = max(work, *(self.sizes[s] for s in instruction.inputs), 1)
-            nanoseconds = work * expression.nanoseconds
-        elif isinstance(instruction, LocalInstruction):
-            slots = self.program.slots
-            types = tuple((slots[s].shape, slots[s].dtype) for s in instruction.inputs)
-            expression = local_expression(instruction.local.fun, types)
-            nanoseconds = work * expression.nanoseconds
-        else:
-            nanoseconds = 0.0
-            if isinstance(instruction, ConstantInstruction):
-                expression = Expression(0.0, False, True)
-        return _Step(
-            instruction.inputs,
-            instruction.outputs,
-            nanoseconds,
-            work,
-            expression.kept,
-            expression.inside,
-        )
 
     def evaluations(self, held: Collection[int]) -> list[float]:
         """How often every slot is evaluated: in how many kernels, and how often in each."""
@@ -197,6 +177,50 @@ class FusedProgram:
                 if not step.kept and slot not in held:
                     inside[slot] = own
         return cost
+
+
+class FusedProgram(Fusion):
+    """A program as kernels."""
+
+    def __init__(self, program: Program):
+        """Read off what every instruction costs."""
+        self.program = program
+        self.sizes = [max(1, math.prod(slot.shape)) for slot in program.slots]
+        steps = [self._step(instruction) for instruction in program.instructions]
+        results = list(_read_by_results(program))
+        super().__init__(steps, self.sizes, results, [slot.array for slot in program.slots])
+
+    def _step(self, instruction: Instruction) -> Step:
+        work = max((self.sizes[s] for s in instruction.outputs), default=1)
+        expression = Expression(0.0, True, False)
+        if isinstance(instruction, EdgeInstruction):
+            operation, cost = instruction.operation, instruction.operation.cost
+            if isinstance(operation, Einsum | Combine):
+                work = math.prod(size for _, size in operation.sizes)
+                summed = {n for n, _ in operation.sizes} - {*operation.output}
+                expression = Expression(0.0, bool(summed), not _is_matrix_product(operation))
+            nanoseconds = (cost.muls + cost.adds) * OPERATION
+        elif isinstance(instruction, PrimalInstruction):
+            expression = expression_of([instruction.equation.name])
+            work = max(work, *(self.sizes[s] for s in instruction.inputs), 1)
+            nanoseconds = work * expression.nanoseconds
+        elif isinstance(instruction, LocalInstruction):
+            slots = self.program.slots
+            types = tuple((slots[s].shape, slots[s].dtype) for s in instruction.inputs)
+            expression = local_expression(instruction.local.fun, types)
+            nanoseconds = work * expression.nanoseconds
+        else:
+            nanoseconds = 0.0
+            if isinstance(instruction, ConstantInstruction):
+                expression = Expression(0.0, False, True)
+        return Step(
+            instruction.inputs,
+            instruction.outputs,
+            nanoseconds,
+            work,
+            expression.kept,
+            expression.inside,
+        )
 
 
 def worth_holding(program: Program) -> dict[int, tuple[int, int]]:

@@ -1,0 +1,246 @@
+"""Programs on arrays, carried out number by number.
+
+An array of a few numbers under `jax.vmap` is `(batch, 3, 3)`, and a CPU works along its last axis,
+three at a time. Nine numbers are nine arrays `(batch,)`, and all arithmetic goes along the batch.
+Here a jaxpr is read with a numpy array of numbers in the place of every array: moving them about
+is then indexing, and costs nothing when the program runs. What a number is, is left to the reader:
+an array without axes, or a note that a number will be computed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, islice
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+__all__ = [
+    "CALLS",
+    "Numbers",
+    "bind",
+    "computed",
+    "filled",
+    "in_a_row",
+    "joined",
+    "run_numbers",
+    "split",
+]
+
+#: Nested programs that are read as if they stood where they are called.
+CALLS = {
+    "jit": "jaxpr",
+    "pjit": "jaxpr",
+    "closed_call": "call_jaxpr",
+    "custom_jvp_call": "call_jaxpr",
+}
+#: Moves that compute something.
+SUMS = frozenset({"reduce_sum", "reduce_prod"})
+POINTWISE = frozenset(
+    """
+    abs acos acosh add add_any and asin asinh atan atan2 atanh ceil clamp convert_element_type copy
+    cos cosh cbrt div eq erf erfc exp exp2 expm1 floor ge gt integer_pow is_finite le log log1p
+    logistic lt max min mul ne neg nextafter not or pow rem round rsqrt select_n sign sin sinh sqrt
+    square stop_gradient sub tan tanh xor
+    """.split()  # noqa: SIM905
+)
+
+#: An array of numbers: a numpy array of objects.
+Numbers = np.ndarray
+#: Carries an equation out on numbers.
+Apply = Callable[[Any, Sequence[Any]], list[Any]]
+
+
+def bind(equation: Any, values: Sequence[Any]) -> list[Any]:
+    """What an equation makes of arrays."""
+    params = equation.primitive.get_bind_params(equation.params)
+    result = equation.primitive.bind(*values, **params)
+    return list(result) if equation.primitive.multiple_results else [result]
+
+
+def split(value: Any, steps: int = 0) -> Numbers:
+    """The numbers of an array, whose first `steps` axes are left to them."""
+    array = jnp.asarray(value)
+    shape = array.shape[steps:]
+    together = lax.reshape(array, (*array.shape[:steps], math.prod(shape)))
+    numbers = np.empty(math.prod(shape), object)
+    for k in range(numbers.size):
+        numbers[k] = lax.index_in_dim(together, k, axis=steps, keepdims=False)
+    return numbers.reshape(shape)
+
+
+def joined(numbers: Numbers, steps: int = 0) -> Any:
+    """The array of numbers that have `steps` axes of their own, which become the first."""
+    together = jnp.stack(list(numbers.ravel()), axis=steps)
+    return lax.reshape(together, (*together.shape[:steps], *numbers.shape))
+
+
+def in_a_row(numbers: Numbers, dtype: Any) -> list[Any]:
+    """All numbers in a row, in a dtype."""
+    return [number.astype(dtype) for number in numbers.ravel()]
+
+
+def computed(jaxpr: Any) -> int:
+    """Numbers that a program computes; negative where a primitive has no form in numbers."""
+    total = sum(math.prod(variable.aval.shape) for variable in jaxpr.constvars)
+    for equation in jaxpr.eqns:
+        name = equation.primitive.name
+        if name in CALLS:
+            inside = computed(equation.params[CALLS[name]].jaxpr)
+            if inside < 0:
+                return -1
+            total += inside
+        elif name not in POINTWISE and name not in MOVES:
+            return -1
+        sizes = [math.prod(atom.aval.shape) for atom in (*equation.invars, *equation.outvars)]
+        if min(sizes) == 0:
+            return -1
+        if name == "dot_general":
+            total += _products(equation)
+        elif name not in MOVES:
+            total += math.prod(equation.outvars[0].aval.shape)
+        elif name in SUMS:
+            total += math.prod(equation.invars[0].aval.shape)
+    return total
+
+
+def _products(equation: Any) -> int:
+    left, out = equation.invars[0].aval.shape, equation.outvars[0].aval.shape
+    return math.prod(out) * math.prod(left[d] for d in equation.params["dimension_numbers"][0][0])
+
+
+def _known(values: np.ndarray) -> Numbers:
+    return filled(values.shape, iter(values.ravel()))
+
+
+def filled(shape: tuple[int, ...], values: Iterator[Any]) -> Numbers:
+    """An array of a shape with the next numbers of an iterator."""
+    numbers = np.empty(math.prod(shape), object)
+    for k, value in enumerate(islice(values, numbers.size)):
+        numbers[k] = value
+    return numbers.reshape(shape)
+
+
+def run_numbers(
+    jaxpr: Any, consts: Sequence[Any], args: Sequence[Numbers], apply: Apply = bind
+) -> list[Numbers]:
+    """Runs a program number by number.
+
+    Args:
+        jaxpr: the program; all of its primitives have a form in numbers (see `computed`).
+        consts: its constants, as arrays.
+        args: its arguments, as numbers.
+        apply: carries a pointwise equation out on numbers.
+    """
+    given = [*(_known(np.asarray(value)) for value in consts), *args]
+    held = dict(zip([*jaxpr.constvars, *jaxpr.invars], given, strict=True))
+
+    def read(atom: Any) -> Numbers:
+        if not hasattr(atom, "val"):
+            return held[atom]
+        return _known(np.asarray(atom.val, atom.aval.dtype))
+
+    for equation in jaxpr.eqns:
+        operands = [read(atom) for atom in equation.invars]
+        name, params = equation.primitive.name, equation.params
+        if name in CALLS:
+            inner = params[CALLS[name]]
+            results = run_numbers(inner.jaxpr, inner.consts, operands, apply)
+        elif name in POINTWISE:
+            shape = equation.outvars[0].aval.shape
+            spread = [np.broadcast_to(operand, shape).ravel() for operand in operands]
+            results = [filled(shape, (apply(equation, p)[0] for p in zip(*spread, strict=True)))]
+        else:
+            results = _several(MOVES[name](params, *operands))
+        held.update(zip(equation.outvars, results, strict=True))
+    return [read(atom) for atom in jaxpr.outvars]
+
+
+def _broadcast(params: dict[str, Any], operand: Numbers) -> Numbers:
+    shape = [1] * len(params["shape"])
+    for d, e in enumerate(params["broadcast_dimensions"]):
+        shape[e] = operand.shape[d]
+    return np.broadcast_to(operand.reshape(shape), params["shape"])
+
+
+def _counting(params: dict[str, Any]) -> Numbers:
+    shape, axis = params["shape"], params["dimension"]
+    along = [-1 if d == axis else 1 for d in range(len(shape))]
+    steps = np.arange(shape[axis]).astype(params["dtype"]).reshape(along)
+    return _known(np.broadcast_to(steps, shape))
+
+
+def _slice(params: dict[str, Any], operand: Numbers) -> Numbers:
+    starts, limits = params["start_indices"], params["limit_indices"]
+    strides = params["strides"] or (1,) * operand.ndim
+    return operand[tuple(map(slice, starts, limits, strides))]
+
+
+def _pad(params: dict[str, Any], operand: Numbers, value: Numbers) -> Numbers:
+    for axis, (low, high, inside) in enumerate(params["padding_config"]):
+        size = operand.shape[axis]
+        spread = (size - 1) * (inside + 1) + 1
+        shape = list(operand.shape)
+        shape[axis] = spread + max(low, 0) + max(high, 0)
+        padded = np.empty(shape, object)
+        padded[...] = value[()]
+        first = max(low, 0)
+        places = [slice(None)] * operand.ndim
+        places[axis] = slice(first, first + spread, inside + 1)
+        padded[tuple(places)] = operand
+        places[axis] = slice(max(-low, 0), shape[axis] - max(-high, 0))
+        operand = padded[tuple(places)]
+    return operand
+
+
+def _product(params: dict[str, Any], left: Numbers, right: Numbers) -> Numbers:
+    (over_left, over_right), (batch_left, batch_right) = params["dimension_numbers"]
+    wanted = params["preferred_element_type"]
+    if wanted is not None:
+        left, right = (filled(n.shape, iter(in_a_row(n, wanted))) for n in (left, right))
+    own_left = [d for d in range(left.ndim) if d not in (*over_left, *batch_left)]
+    own_right = [d for d in range(right.ndim) if d not in (*over_right, *batch_right)]
+    left = left.transpose(*batch_left, *own_left, *over_left)
+    right = right.transpose(*batch_right, *over_right, *own_right)
+    batch = left.shape[: len(batch_left)]
+    shape = (*batch, *left.shape[len(batch) : len(batch) + len(own_left)])
+    shape += right.shape[right.ndim - len(own_right) :]
+    summed = math.prod(left.shape[left.ndim - len(over_left) :])
+    left = left.reshape(*batch, -1, summed)
+    right = right.reshape(*batch, summed, -1)
+    return np.matmul(left, right).reshape(shape)
+
+
+def _apart(params: dict[str, Any], operand: Numbers) -> list[Numbers]:
+    axis = params["axis"]
+    ends = list(accumulate(params["sizes"]))[:-1]
+    return np.split(operand, ends, axis)
+
+
+def _several(result: Any) -> list[Numbers]:
+    """Results of a move as arrays of numbers: what numpy takes out of an array of one is bare."""
+    found = result if isinstance(result, list) else [result]
+    return [n if isinstance(n, np.ndarray) else filled((), iter([n])) for n in found]
+
+
+#: What moves numbers, adds or multiplies them.
+MOVES: dict[str, Callable[..., Any]] = {
+    "broadcast_in_dim": _broadcast,
+    "concatenate": lambda params, *parts: np.concatenate(parts, params["dimension"]),
+    "dot_general": _product,
+    "pad": _pad,
+    "iota": lambda params: _counting(params),
+    "reduce_sum": lambda params, operand: operand.sum(tuple(params["axes"])),
+    "reduce_prod": lambda params, operand: operand.prod(tuple(params["axes"])),
+    "reshape": lambda params, operand: operand.reshape(params["new_sizes"]),
+    "rev": lambda params, operand: np.flip(operand, params["dimensions"]),
+    "slice": _slice,
+    "split": _apart,
+    "stack": lambda params, *parts: np.stack(parts, params["axis"]),
+    "squeeze": lambda params, operand: operand.squeeze(tuple(params["dimensions"])),
+    "unstack": lambda params, operand: list(np.moveaxis(operand, params["axis"], 0)),
+    "transpose": lambda params, operand: operand.transpose(params["permutation"]),
+}

@@ -1,0 +1,135 @@
+"""Programs on small arrays, written as programs on single numbers where there is a large batch.
+
+The Jacobian of a flux with vectors of three components is arithmetic on `(batch, 3)` and
+`(batch, 3, 3)` under `jax.vmap`, along axes of three. On single numbers all of it goes along the
+batch (`numbers.py`), and what is worth holding is decided for the numbers (`tape.py`): products of
+small matrices are sums of products then, which XLA would evaluate again for every reader.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax import dtypes, lax
+from jax.custom_batching import custom_vmap
+from jax.extend.core import jaxpr_as_fun
+
+from ..program.instructions import (
+    ConstantInstruction,
+    EdgeInstruction,
+    LocalInstruction,
+    PrimalInstruction,
+    Program,
+)
+from .numbers import computed, joined, run_numbers, split
+from .tape import Tape
+
+__all__ = ["for_large_batches", "is_small_program"]
+
+#: From this batch on numbers are faster.
+BATCH = 256
+#: Most numbers that a program computes: each of them is an operation to compile.
+MAX_COMPUTED = 1536
+
+#: Instructions beside those on arrows that may have a form in numbers.
+KINDS = (PrimalInstruction, LocalInstruction, ConstantInstruction)
+
+#: Of a list of arrays, returning a tree of arrays.
+Run = Callable[[Sequence[Any]], Any]
+
+
+def is_small_program(program: Program) -> bool:
+    """Whether a program may be worth writing in numbers, as far as its instructions say.
+
+    It has arrays, not too many numbers are computed, and nothing is an opaque map.
+    """
+    computed = 0
+    for instruction in program.instructions:
+        if isinstance(instruction, EdgeInstruction):
+            cost = instruction.operation.cost
+            computed += cost.muls + cost.adds
+        elif not isinstance(instruction, KINDS):
+            return False
+    blocks = [block for row in program.blocks for block in row]
+    shapes = [slot.shape for slot in program.slots]
+    shapes += [(*block.out_shape, *block.in_shape) for block in blocks]
+    return computed <= MAX_COMPUTED and any(math.prod(shape) > 1 for shape in shapes)
+
+
+def for_large_batches(run: Run, plain: Run) -> Run:
+    """`run`, under `jax.vmap` with many samples number by number, if its arrays are small.
+
+    Derivatives are those of `run`. On other devices than CPUs nothing is rewritten.
+
+    Args:
+        run: the program. It closes over no tracers.
+        plain: the same without held arrays, which is all the same on other devices.
+    """
+
+    @custom_vmap
+    def chosen(inputs: Sequence[Any]) -> Any:
+        return run(inputs)
+
+    @chosen.def_vmap
+    def _(size: int, batched: list[Any], inputs: Sequence[Any]) -> tuple[Any, Any]:
+        (own,) = batched
+        axes = ([0 if moves else None for moves in own],)
+        call = None
+        if size >= BATCH:
+            types = [
+                jax.ShapeDtypeStruct(x.shape[1:] if moves else x.shape, x.dtype)
+                for x, moves in zip(inputs, own, strict=True)
+            ]
+            closed, shapes = jax.make_jaxpr(plain, return_shape=True)(types)
+            if _has_numbers(closed.jaxpr):
+                structure = jax.tree.structure(shapes)
+                forms = (_in_numbers(closed, own, size), jaxpr_as_fun(closed))
+                cpu, other = (
+                    jax.vmap(functools.partial(_structured, form, structure), axes)
+                    for form in forms
+                )
+                call = functools.partial(lax.platform_dependent, cpu=cpu, default=other)
+        results = (call or jax.vmap(run, axes))(inputs)
+        return results, jax.tree.map(lambda _: True, results)
+
+    differentiable = jax.custom_jvp(chosen)
+    differentiable.defjvp(lambda primals, tangents: jax.jvp(run, primals, tangents))
+    return differentiable
+
+
+def _structured(form: Callable[..., Sequence[Any]], structure: Any, inputs: Sequence[Any]) -> Any:
+    return jax.tree.unflatten(structure, form(*inputs))
+
+
+def _has_numbers(jaxpr: Any) -> bool:
+    """Whether all of a program has a form in numbers, and is not too large for it."""
+    atoms = [*jaxpr.invars, *jaxpr.constvars, *jaxpr.outvars]
+    atoms += [variable for equation in jaxpr.eqns for variable in equation.outvars]
+    if any(dtypes.issubdtype(atom.aval.dtype, dtypes.extended) for atom in atoms):
+        return False
+    return 0 < computed(jaxpr) <= MAX_COMPUTED
+
+
+def _in_numbers(closed: Any, own: Sequence[bool], size: int) -> Callable[..., list[Any]]:
+    """One sample of a program number by number, for a batch of some size."""
+    jaxpr = closed.jaxpr
+    tape = Tape()
+    given = [
+        tape.input(variable.aval.shape, variable.aval.dtype, moves)
+        for variable, moves in zip(jaxpr.invars, own, strict=True)
+    ]
+    results = run_numbers(jaxpr, closed.consts, given, tape.apply)
+    program = tape.program(results, size)
+
+    def numbers(*inputs: Any) -> list[Any]:
+        found = program([split(x) for x in inputs])
+        return [
+            lax.convert_element_type(joined(array), atom.aval.dtype)
+            for array, atom in zip(found, jaxpr.outvars, strict=True)
+        ]
+
+    return numbers

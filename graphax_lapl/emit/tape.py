@@ -1,0 +1,165 @@
+"""A program on numbers as a list of operations, which can be looked at before it is run."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from jax import lax
+
+from ..program.fusion import UNBOUNDED, Fusion, Step
+from ..program.timings import expression_of
+from .holding import held
+from .numbers import Numbers, filled
+
+__all__ = ["Tape"]
+
+
+class _Number:
+    """A number that will be computed; `moves` says whether each sample of a batch has its own."""
+
+    __slots__ = ("dtype", "moves", "place", "tape")
+    __array_ufunc__ = None  # numpy's numbers leave arithmetic to this class
+
+    def __init__(self, tape: Tape, place: int, dtype: Any, moves: bool):
+        self.tape, self.place, self.dtype, self.moves = tape, place, dtype, moves
+
+    def astype(self, dtype: Any) -> Any:
+        """The number in another dtype."""
+        if self.dtype == dtype:
+            return self
+        call = functools.partial(lax.convert_element_type, new_dtype=dtype)
+        return self.tape.record("convert_element_type", call, (self,), dtype, str(dtype))
+
+    def __add__(self, other: Any) -> Any:
+        return self.tape.record("add", lax.add, (self, other), self.dtype)
+
+    def __radd__(self, other: Any) -> Any:
+        return self.tape.record("add", lax.add, (other, self), self.dtype)
+
+    def __mul__(self, other: Any) -> Any:
+        return self.tape.record("mul", lax.mul, (self, other), self.dtype)
+
+    def __rmul__(self, other: Any) -> Any:
+        return self.tape.record("mul", lax.mul, (other, self), self.dtype)
+
+
+class _Operation(NamedTuple):
+    """What is done to which numbers (`_Number`s and known ones) for the number at `place`."""
+
+    name: str
+    call: Callable[..., Any]
+    operands: tuple[Any, ...]
+    place: int
+
+
+class Tape:
+    """Operations on numbers, in the order in which they are computed; equal ones are one."""
+
+    def __init__(self) -> None:
+        """Begin without inputs and operations."""
+        self.numbers: list[_Number] = []
+        self.inputs = 0
+        self._operations: list[_Operation] = []
+        self._known: dict[Any, _Number] = {}
+
+    def input(self, shape: tuple[int, ...], dtype: Any, moves: bool) -> Numbers:
+        """The numbers of the next input; all inputs come before the first operation."""
+        numbers = np.empty(shape, object)
+        for index in np.ndindex(shape):
+            numbers[index] = self._number(dtype, moves)
+            self.inputs += 1
+        return numbers
+
+    def apply(self, equation: Any, values: Sequence[Any]) -> list[Any]:
+        """Record a pointwise equation (see `run_numbers`)."""
+        params = equation.primitive.get_bind_params(equation.params)
+        call = functools.partial(equation.primitive.bind, **params)
+        dtype = equation.outvars[0].aval.dtype
+        return [self.record(equation.primitive.name, call, values, dtype, repr(params))]
+
+    def record(
+        self,
+        name: str,
+        call: Callable[..., Any],
+        operands: Sequence[Any],
+        dtype: Any,
+        options: str = "",
+    ) -> _Number:
+        """The result of an operation, the earlier one where the same was recorded before."""
+        key = (name, options, *map(_key, operands))
+        if key not in self._known:
+            moves = any(number.moves for number in _computed(operands))
+            self._known[key] = made = self._number(dtype, moves)
+            self._operations.append(_Operation(name, call, tuple(operands), made.place))
+        return self._known[key]
+
+    def _number(self, dtype: Any, moves: bool) -> _Number:
+        self.numbers.append(_Number(self, len(self.numbers), dtype, moves))
+        return self.numbers[-1]
+
+    def program(
+        self, results: Sequence[Numbers], samples: int
+    ) -> Callable[[Sequence[Numbers]], list[Numbers]]:
+        """What computes the results from the inputs' numbers, for a batch of so many samples.
+
+        What no result needs is left out, and what is worth it is written to memory.
+        """
+        wanted = [number.place for numbers in results for number in _computed(numbers.ravel())]
+        live = set(wanted)
+        needed = []
+        for operation in reversed(self._operations):
+            if operation.place in live:
+                needed.append(operation)
+                live.update(number.place for number in _computed(operation.operands))
+        needed.reverse()
+        memory = self._worth_holding(needed, wanted, samples)
+
+        def run(inputs: Sequence[Numbers]) -> list[Numbers]:
+            values: list[Any] = [value for numbers in inputs for value in numbers.ravel()]
+            values += [None] * (len(self.numbers) - self.inputs)
+
+            def read(operand: Any) -> Any:
+                return values[operand.place] if isinstance(operand, _Number) else operand
+
+            for _, call, operands, place in needed:
+                value = call(*map(read, operands))
+                values[place] = held(value, (2, UNBOUNDED)) if place in memory else value
+            return [filled(numbers.shape, map(read, numbers.ravel())) for numbers in results]
+
+        return run
+
+    def _worth_holding(
+        self, operations: Sequence[_Operation], wanted: Sequence[int], samples: int
+    ) -> set[int]:
+        moves = [number.moves for number in self.numbers]
+        steps = []
+        for operation in operations:
+            if moves[operation.place]:
+                expression = expression_of([operation.name])
+                inputs = tuple(number.place for number in _computed(operation.operands))
+                steps.append(
+                    Step(
+                        inputs,
+                        (operation.place,),
+                        expression.nanoseconds,
+                        1,
+                        expression.kept,
+                        expression.inside,
+                    )
+                )
+        return Fusion(steps, [1] * len(moves), wanted, moves).held_at(samples)
+
+
+def _computed(values: Iterable[Any]) -> list[_Number]:
+    return [value for value in values if isinstance(value, _Number)]
+
+
+def _key(operand: Any) -> Any:
+    """What makes two operands the same; zeros of both signs differ."""
+    if isinstance(operand, _Number):
+        return operand.place
+    known = np.asarray(operand)
+    return known.dtype.str, known.tobytes()

@@ -1,0 +1,108 @@
+"""Jacobians of functions of small arrays, number by number where there is a large batch."""
+
+import collections
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from graphax_lapl import jacve, value_and_jacve
+from graphax_lapl.emit.numbers import split
+from graphax_lapl.emit.small_programs import BATCH
+from graphax_lapl.emit.tape import Tape
+
+
+def draw(seed, *shape):
+    return jax.random.uniform(jax.random.key(seed), shape, jnp.float64, 0.3, 1.2)
+
+
+def frames(w, v):
+    """Products of matrices, a cross product, selections, padding, a reduction over two axes."""
+    c, s = jnp.cos(v[0]), jnp.sin(v[0])
+    turn = jnp.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]).at[0].set(v)
+    turn = turn @ jnp.stack([jnp.stack([c, -s, v[1]]), jnp.stack([s, c, v[2]]), w[0]])
+    across = jnp.cross(turn[1], w[1]) * jax.nn.relu(v - 0.7)
+    chosen = jnp.where(jnp.arange(3) % 2 == 0, jnp.clip(across, -0.2, 0.4), lax.rev(v, (0,)))
+    padded = lax.pad(chosen, -1.0, [(1, 1, 1)])[::2] / jnp.prod(w[:, :2])
+    return {"turned": turn.T @ w.T, "padded": padded, "sum": jnp.sum(turn * turn.T) + jnp.max(v[0])}
+
+
+def sorted_numbers(w, v):
+    return jnp.sort(w @ v) * v[:2]
+
+
+def compare(found, expected):
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12), found, expected
+    )
+
+
+def sines(jaxpr):
+    """How many sines a program holds for each shape, those of nested programs included."""
+    counts = collections.Counter()
+    for equation in jaxpr.eqns:
+        if equation.primitive.name in ("sin", "cos"):
+            counts[equation.outvars[0].aval.shape] += 1
+        for value in equation.params.values():
+            for inner in value if isinstance(value, tuple | list) else (value,):
+                inner = getattr(inner, "jaxpr", inner)
+                if hasattr(inner, "eqns"):
+                    counts += sines(inner)
+    return counts
+
+
+@pytest.mark.parametrize("order", ["forward", "reverse"])
+@pytest.mark.parametrize("axes", [(0, 0), (None, 0)], ids=["own", "shared"])
+@pytest.mark.parametrize("fun", [frames, sorted_numbers])
+def test_a_batch(fun, axes, order):
+    w = draw(0, 2, 3) if axes[0] is None else draw(0, BATCH, 2, 3)
+    args = w, draw(1, BATCH, 3)
+    found = jax.jit(jax.vmap(value_and_jacve(fun, order, (0, 1)), axes))(*args)
+    jacobian = jax.jit(jax.vmap(jax.jacrev(fun, (0, 1)), axes))(*args)
+    compare(found, (jax.vmap(fun, axes)(*args), jacobian))
+
+
+def test_which_batches_are_rewritten():
+    def shapes(size):
+        def fun(x):
+            return jnp.sin(x) * jnp.sum(x)
+
+        return set(sines(jax.make_jaxpr(jax.vmap(jacve(fun)))(draw(2, size, 3)).jaxpr))
+
+    assert shapes(2) == {(2, 3)}
+    # On other devices than CPUs the arrays stay: both forms are there.
+    assert shapes(BATCH) == {(BATCH,), (BATCH, 3)}
+
+
+def test_derivatives_of_a_batch_and_batches_of_derivatives():
+    def squares(derivative):
+        return lambda w, v: sum(jnp.sum(b**2) for b in jax.tree.leaves(derivative(frames)(w, v)))
+
+    args = draw(3, BATCH, 2, 3), draw(4, BATCH, 3)
+    expected = jax.jit(jax.vmap(jax.grad(squares(jax.jacrev))))(*args)
+    compare(jax.jit(jax.vmap(jax.grad(squares(jacve))))(*args), expected)
+    total = jax.jit(jax.grad(lambda *args: jnp.sum(jax.vmap(squares(jacve))(*args))))
+    compare(total(*args), expected)
+
+
+def test_a_tape_holds_what_results_need_once():
+    tape = Tape()
+    x = tape.input((2,), np.dtype(np.float64), True)
+    calls = []
+
+    def noted(a, b):
+        calls.append((a, b))
+        return a * b
+
+    def product(a, b):
+        return tape.record("mul", noted, (a, b), np.dtype(np.float64))
+
+    first = product(x[0], x[1])
+    assert product(x[0], x[1]) is first
+    assert product(x[0], np.float64(0.0)) is not product(x[0], np.float64(-0.0))
+    results = [np.array([first, x[1], np.float64(2.0)], object)]
+    (found,) = tape.program(results, 1)([split(jnp.array([3.0, 5.0]))])
+    assert len(calls) == 1
+    assert [float(number) for number in found] == [15.0, 5.0, 2.0]
