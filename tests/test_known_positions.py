@@ -8,7 +8,7 @@ from jax import lax
 from jax.extend.core import Literal
 
 from graphax_lapl.graph.numpy_values import numpy_result
-from graphax_lapl.rules.indexing import MODES, gathered_positions
+from graphax_lapl.rules.gathers import MODES, gathered_positions
 
 RNG = np.random.default_rng(7)
 

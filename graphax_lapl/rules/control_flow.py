@@ -27,7 +27,7 @@ from ..graph.listing import Equation, scan_counts
 from .lowering import local_partials
 from .opaque import AS_A_WHOLE, modes, treatment
 from .registry import defrule
-from .site import Piece, Site
+from .site import Piece, Site, not_before
 
 __all__ = ["diagonal_pairs", "partners", "scan_counts"]
 
@@ -201,7 +201,8 @@ def _loop(site: Site, i: int, k: int) -> list[Piece]:
     batch_in, batch_out = [d for d, _ in pairs], [e for _, e in pairs]
     forward, reverse = (True, False) if site.name == "while" else modes(site, i, k)
     steps = _ordered_steps(site, i, k) if 0 not in batch_in else []
-    return site.opaque(i, k, batch_in, batch_out, forward=forward, reverse=reverse, ordered=steps)
+    limits = [not_before(*pair) for pair in steps]
+    return site.opaque(i, k, batch_in, batch_out, forward=forward, reverse=reverse, limits=limits)
 
 
 def _ordered_steps(site: Site, i: int, k: int) -> list[tuple[int, int]]:

@@ -29,6 +29,7 @@ from ..graph.computational_graph import Arrow
 from ..graph.listing import Equation, Listing
 from .elementwise import PARTIALS_OF_PARTIALS
 from .opaque import fallback
+from .possible_values import PossibleValues
 from .registry import find_rule
 from .site import Known, Local, OpaqueMap, Piece, Primal, Reference, Site, shape_of
 
@@ -86,11 +87,11 @@ Slope = tuple[int, Piece]
 
 def curvatures(listing: Listing) -> Curvatures:
     """The second derivatives of all equations of a listing (traced for two orders)."""
-    found = Curvatures({}, [])
+    found, values = Curvatures({}, []), PossibleValues(listing)
     for equation in listing.equations:
         if not any(equation.active):
             continue
-        site = Site(listing, equation)
+        site = Site(listing, equation, values)
         try:
             for output, shares in _closed_forms(site).items():
                 found.local.setdefault(output, []).extend(shares)

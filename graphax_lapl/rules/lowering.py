@@ -11,6 +11,7 @@ from ..errors import InvalidTypeError
 from ..graph.computational_graph import Arrow, ComputationalGraph, Vertex, VertexName
 from ..graph.listing import Equation, Listing
 from .opaque import fallback
+from .possible_values import PossibleValues
 from .registry import find_rule
 from .site import Piece, Reference, Site
 from .zeros import without_zeros
@@ -84,10 +85,11 @@ def local_partials(
     """All local partials by (from, to), and the equation that computes each vertex."""
     pieces: dict[tuple[int, int], list[Piece]] = {}
     makers: dict[int, Equation] = {}
+    values = PossibleValues(listing)
     for equation in listing.equations:
         if not any(equation.active):
             continue
-        site = Site(listing, equation)
+        site = Site(listing, equation, values)
         rule = find_rule(equation) or fallback
         for k, output in enumerate(equation.outputs):
             if output not in listing.active:

@@ -17,7 +17,7 @@ from ..graph.listing import Equation, nested_primitives, scan_counts
 from .collectives import COLLECTIVES
 from .determinants import known_call
 from .registry import CALLS, RULES, defrule, find_user_rule
-from .site import Piece, Site
+from .site import Piece, Site, not_before
 
 __all__ = [
     "AS_A_WHOLE",
@@ -92,7 +92,9 @@ def _matrix_function(site: Site, i: int, k: int) -> list[Piece]:
     batch = list(range(max(0, count)))
     if site.shape(i)[: len(batch)] != site.outputs[k].shape[: len(batch)]:
         batch = []
-    return site.opaque(i, k, batch, batch, ordered=_triangles(site, k))
+    return site.opaque(
+        i, k, batch, batch, limits=[not_before(*pair) for pair in _triangles(site, k)]
+    )
 
 
 def _triangles(site: Site, k: int) -> list[tuple[int, int]]:

@@ -11,7 +11,7 @@ from jax import Array, lax
 
 from ..edges.maps import from_values
 from .registry import defrule
-from .site import Local, Piece, Site, axes_of
+from .site import Local, Piece, Site, axes_of, not_before
 
 
 @defrule("reduce_sum")
@@ -106,7 +106,7 @@ def _cumulative(site: Site, i: int, k: int) -> list[Piece]:
     axis, rank = site.params["axis"], len(site.out_shape)
     others = [d for d in range(rank) if d != axis]
     ordered = (rank + axis, axis) if site.params["reverse"] else (axis, rank + axis)
-    return site.opaque(i, k, others, others, ordered=[ordered])
+    return site.opaque(i, k, others, others, limits=[not_before(*ordered)])
 
 
 @defrule("sort")

@@ -19,6 +19,7 @@ from ..edges.maps import IndexMap, constant, label
 from ..edges.terms import Factor, Number, Opaque, Term
 from ..errors import InternalError
 from ..graph.listing import Atom, Constant, Equation, Listing
+from .possible_values import Possible, PossibleValues
 
 __all__ = [
     "Known",
@@ -29,6 +30,7 @@ __all__ = [
     "Reference",
     "Site",
     "axes_of",
+    "not_before",
     "shape_of",
 ]
 
@@ -107,6 +109,11 @@ class Piece:
     references: tuple[Reference, ...]
 
 
+def not_before(dimension: int, other: int) -> IndexMap:
+    """The limit that a position along one dimension is not below that along another."""
+    return label(dimension).plus(label(other, -1), {})
+
+
 def axes_of(count: int, first: int = 0) -> list[IndexMap]:
     """Plain index maps of labels `first, ..., first + count - 1`."""
     return [label(first + k) for k in range(count)]
@@ -115,10 +122,11 @@ def axes_of(count: int, first: int = 0) -> list[IndexMap]:
 class Site:
     """An equation as its rule sees it."""
 
-    def __init__(self, listing: Listing, equation: Equation):
-        """Look at `equation` of `listing`."""
+    def __init__(self, listing: Listing, equation: Equation, values: PossibleValues):
+        """Look at `equation` of `listing`, of whose integers `values` knows more."""
         self.listing = listing
         self.equation = equation
+        self.values = values
         self.params = equation.params
         self.inputs = [listing.type_of(atom) for atom in equation.inputs]
         self.outputs = [listing.variables[variable] for variable in equation.outputs]
@@ -140,6 +148,20 @@ class Site:
     def known(self, position: int) -> np.ndarray | None:
         """An input's value, where it is known while planning."""
         return self.listing.known_value(self.equation.inputs[position])
+
+    def possible(self, position: int) -> Possible | None:
+        """What values an input of integers may take; None where nothing is known."""
+        return self.values.of(self.equation.inputs[position])
+
+    def settled(self, position: int) -> np.ndarray | None:
+        """An input's value, where it is known or only one is possible."""
+        known = self.known(position)
+        if known is not None:
+            return known
+        possible = self.possible(position)
+        if possible is None or not possible.low.size or (possible.low != possible.high).any():
+            return None
+        return possible.low
 
     def value(self, position: int) -> Reference:
         """Reference to the value of an input."""
@@ -270,12 +292,12 @@ class Site:
         reverse: bool = True,
         work: int | None = None,
         slot: str = "",
-        ordered: Sequence[tuple[int, int]] = (),
+        limits: Sequence[IndexMap] = (),
     ) -> list[Piece]:
         """The partial as an opaque linear map, diagonal along the given pairs of dimensions.
 
-        Each of `ordered` is a pair of dimensions, those of the output counted first, then those of
-        the input: entries whose position along the first is below that along the second are zero.
+        Entries where one of `limits` is negative are zero. Their labels stand for dimensions, those
+        of the output counted first, then those of the input; see `not_before`.
 
         With `slot`, the map is the equation itself with the tangent as input `i`: the others as
         they are ("each": linear in every input), or zero ("joint": linear in all of them together).
@@ -302,7 +324,7 @@ class Site:
             *(names_out[d] for d in range(len(shape_out))),
             *(names_in[d] for d in range(len(shape_in))),
         ]
-        limits = [label(names[a]).plus(label(names[b], -1), {}) for a, b in ordered]
+        limits = [limit.renamed(dict(enumerate(names))) for limit in limits]
         opaque = Opaque(len(batch_in), len(core_out), forward, reverse, work)
         arguments = tuple(
             None

@@ -30,18 +30,8 @@ DESELECTED: dict[str, str] = {
     "test_conv_input_dependent_kernel_raises": "asks for an error where there is a derivative",
 }
 
-_BOUNDS = "what bounds the value of a traced index is not followed here: any position may be read"
-
 #: Tests that ask for a smaller pattern than ours, which holds all entries and more.
 LARGER: dict[str, str] = {
-    "test_dynamic_slice_dynamic_start": _BOUNDS,
-    "test_dynamic_update_slice_dynamic_start": _BOUNDS,
-    "test_gather_dynamic_indices_fallback": _BOUNDS,
-    "test_gather_argmax_bounded_enumeration": _BOUNDS,
-    "test_integer_pow_zero_bounds": _BOUNDS,
-    "test_scatter_dynamic_indices": _BOUNDS,
-    "test_select_n_bounds_merge_floor_div": _BOUNDS,
-    "bounds_propagate_to_dynamic_slice": _BOUNDS,
     "test_while_body_closure_captured_index": "a loop's entries are kept apart by dimensions only",
     "test_lenet_sparsity_detection": "what holds as many numbers as a small matrix is dense here",
     "test_custom_jvp_closure_captured_index": "a rule that calls its own function is opaque here",
