@@ -22,7 +22,7 @@ from ..program.instructions import (
     Program,
 )
 from .joined_pulls import may_join
-from .opaque import NO_RULE, is_reversed, varying_like
+from .opaque import NO_RULE_ERRORS, is_reversed, varying_like
 from .small_loops import is_small_loop
 
 __all__ = ["Kept", "kept_pulls", "value_and_pull"]
@@ -102,6 +102,6 @@ def value_and_pull(
 
     try:
         out, pull, results = jax.vjp(along, *(values[k] for k in kept.into), has_aux=True)
-    except NO_RULE:  # is reported where rows are pulled back
+    except NO_RULE_ERRORS:  # is reported where rows are pulled back
         return equation.evaluate(*values), None
     return results, lambda row: pull(varying_like(row.astype(out.dtype), [out]))

@@ -22,7 +22,7 @@ from .assembly import assemble
 from .small_loops import for_batches, is_small_loop
 
 __all__ = [
-    "NO_RULE",
+    "NO_RULE_ERRORS",
     "LinearMap",
     "apply_opaque",
     "apply_together",
@@ -35,7 +35,7 @@ __all__ = [
 OpaqueOperation = ApplyOpaque | MaterializeOpaque
 
 #: What JAX raises where a derivative does not exist in a mode.
-NO_RULE = (NotImplementedError, TypeError, ValueError)
+NO_RULE_ERRORS = (NotImplementedError, TypeError, ValueError)
 
 
 class LinearMap:
@@ -140,7 +140,7 @@ class LinearMap:
             return _permute(self._for_all(pushed, moved), packed)
         except GraphaxLaplError:
             raise  # of a derivative that is taken inside the equation
-        except NO_RULE as error:
+        except NO_RULE_ERRORS as error:
             raise self._refused("forward", error) from error
 
     def _pull(self, cotangents: Array) -> Array:
@@ -183,7 +183,7 @@ def pull_together(maps: Sequence[LinearMap], cotangents: Array) -> list[Array]:
             pulled_all = jax.vmap(pulled_on)(moved)
     except GraphaxLaplError:
         raise
-    except NO_RULE as error:
+    except NO_RULE_ERRORS as error:
         raise first._refused("reverse", error) from error
     return [
         _permute(into, _packed(linear.reference.batch_in, into.ndim - 1))
@@ -364,7 +364,7 @@ def second_derivative(instruction: CurvatureInstruction, operands: Sequence[Arra
         curved = jax.vmap(along)(flat(tangents), flat(changes))
     except GraphaxLaplError:
         raise
-    except _NO_RULE as error:
+    except NO_RULE_ERRORS as error:
         equation = instruction.equation
         what = f"'{equation.name}' has no second derivative"
         raise NotDifferentiableError(what, equation.source, error) from error
