@@ -46,3 +46,22 @@ def test_second_order(fun: Callable[..., Any]) -> None:
 def test_matrix_exponential_twice() -> None:
     fun = jax.scipy.linalg.expm
     assert_same(hessve(fun)(0.3 * MATRIX), jax.hessian(fun)(0.3 * MATRIX))
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("lower", [False, True])
+@pytest.mark.parametrize("left", [False, True])
+def test_entries_of_a_triangular_solve(left: bool, lower: bool, transposed: bool) -> None:
+    """Each right-hand side on its own, in the order of the triangle: no entry is always zero."""
+
+    def fun(x: jax.Array) -> jax.Array:
+        a, b = x[:9].reshape(3, 3) + 4 * jnp.eye(3), x[9:].reshape(3, 2)
+        return jax.lax.linalg.triangular_solve(
+            a, b if left else b.T, left_side=left, lower=lower, transpose_a=transposed
+        )
+
+    x = np.random.default_rng(5).standard_normal(15)
+    expected = np.asarray(jax.jacrev(fun)(x))
+    found = jax.jit(jacve(fun, "reverse", sparse_representation=True))(x)
+    assert_same(found.todense(), expected)
+    assert found.nse == np.count_nonzero(np.abs(expected) > 1e-14)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax.experimental import sparse
 
-from graphax_lapl import jacve, make_plan, value_and_jacve
+from graphax_lapl import hessve, jacve, make_plan, value_and_jacve
 from tests.checks import ORDERS, assert_same
 
 State = jax.Array
@@ -237,3 +237,22 @@ def test_repr_names_shape_and_nonzeros() -> None:
     text = repr(jacve(lambda x: jnp.sin(x) * 2.0, sparse_representation=True)(A))
     assert "12" in text
     assert len(text) < 2000
+
+
+def test_rule_that_calls_its_own_linear_function() -> None:
+    @jax.custom_jvp
+    def permuted(x: jax.Array, by: jax.Array) -> jax.Array:
+        return 3 * x[by]
+
+    @permuted.defjvp
+    def _(primals: Any, tangents: Any) -> Any:
+        return permuted(*primals), permuted(tangents[0], primals[1])
+
+    def fun(x: jax.Array) -> jax.Array:
+        return permuted(x**2, np.array([2, 0, 1, 3]))
+
+    x = np.arange(1.0, 5.0)
+    found = jacve(fun, sparse_representation=True)(x)
+    assert found.nse == 4
+    assert_same(found.todense(), jax.jacrev(fun)(x))
+    assert_same(hessve(fun)(x), jax.hessian(fun)(x))

@@ -153,6 +153,8 @@ class _Inliner:
                 return self.unroll(equation, inputs, stack)
             if how == "linearize":
                 return self.linearize(equation, inputs, stack)
+            if how == "inline":
+                return self.nested(params[CUSTOM_CALLS[name]], inputs, stack)
             if how.startswith(KNOWN_CALL):
                 return self.append(equation, inputs, how.removeprefix(KNOWN_CALL))
         return self.append(equation, inputs)

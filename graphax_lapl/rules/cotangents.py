@@ -19,7 +19,7 @@ from ..errors import NonlinearRuleError
 from ..graph.inline import CUSTOM_CALLS, INLINED_CALLS
 from ..graph.listing import Equation, nested_primitives, scan_counts
 
-__all__ = ["refuse_nonlinear_rules"]
+__all__ = ["is_linear", "refuse_nonlinear_rules"]
 
 #: Calls whose rule is a function of cotangents.
 RULED = frozenset({"custom_vjp_call", "custom_vjp_call_jaxpr"})
@@ -71,6 +71,12 @@ def refuse_nonlinear_rules(equation: Equation, into: int, out: int, *types: Any)
     found = _first_nonlinear(jaxpr, [variable is jaxpr.invars[0] for variable in jaxpr.invars])[1]
     if found is not None:
         raise NonlinearRuleError(found, equation.source)
+
+
+def is_linear(closed: Any) -> bool:
+    """Whether a nested program is linear in all of its real and complex inputs together."""
+    depends = [dtypes.issubdtype(v.aval.dtype, np.inexact) for v in closed.jaxpr.invars]
+    return _first_nonlinear(closed.jaxpr, depends)[1] is None
 
 
 def _first_nonlinear(jaxpr: Any, depends: Sequence[bool]) -> tuple[list[bool], str | None]:

@@ -15,6 +15,7 @@ import jax
 from ..graph.inline import KNOWN_CALL
 from ..graph.listing import Equation, nested_primitives, scan_counts
 from .collectives import COLLECTIVES
+from .cotangents import is_linear
 from .determinants import known_call
 from .registry import CALLS, RULES, defrule, find_user_rule
 from .site import Piece, Site, not_before
@@ -46,7 +47,6 @@ MATRIX_FUNCTIONS = (
     "qr",
     "schur",
     "svd",
-    "triangular_solve",
     "tridiagonal",
     "tridiagonal_solve",
 )
@@ -109,6 +109,26 @@ def _triangles(site: Site, k: int) -> list[tuple[int, int]]:
     if site.name == "qr" and k < 2:  # both factors on columns up to their own
         return [(column, of_column), (column, row)][: 1 + k]
     return []
+
+
+@defrule("triangular_solve")
+def _triangular_solve(site: Site, i: int, k: int) -> list[Piece]:
+    """Substitution: each right-hand side on its own, and in the order of the triangle."""
+    rank, left = len(site.shape(1)), site.params["left_side"]
+    row, other = (rank - 2, rank - 1) if left else (rank - 1, rank - 2)
+    lower = site.params["lower"]
+    # Whether rows of the solution depend on those before them; from the right it is the transpose.
+    ascending = (lower != site.params["transpose_a"]) == left
+    batch = list(range(rank - 2))
+    if i == 1:
+        batch.append(other)
+        limits = [not_before(row, rank + row) if ascending else not_before(rank + row, row)]
+        return site.opaque(i, k, batch, batch, limits=limits)
+    first, second = rank + rank - 2, rank + rank - 1
+    solved = first if left != site.params["transpose_a"] else second
+    limits = [not_before(first, second) if lower else not_before(second, first)]
+    limits.append(not_before(row, solved) if ascending else not_before(solved, row))
+    return site.opaque(i, k, batch, batch, limits=limits)
 
 
 @defrule("fft")
@@ -210,8 +230,8 @@ def treatment(primitive: Any, params: dict[str, Any], stack: tuple[str, ...]) ->
     """What inlining does with an equation on an active input.
 
     A primitive with a rule is kept. One without is replaced by its tangent program, unless that
-    program contains the same primitive again: then it is linear, and opaque. A call of a function
-    without a rule is replaced by the function's body.
+    program contains the same primitive again: then it is linear, and opaque, or where it is seen to
+    be linear its body. A call of a function without a rule is replaced by the function's body.
     """
     if primitive.name == "scan" and _is_short(params):
         return "unroll"
@@ -227,4 +247,8 @@ def treatment(primitive: Any, params: dict[str, Any], stack: tuple[str, ...]) ->
         return "rule"
     if name in CALLS:
         return "inline"
-    return "opaque" if name in stack else "linearize"
+    if name not in stack:
+        return "linearize"
+    # A rule that calls its own function on tangents says that it is linear: JAX takes the body.
+    own = params.get("call_jaxpr") if name == "custom_jvp_call" else None
+    return "inline" if own is not None and is_linear(own) else "opaque"
