@@ -7,6 +7,7 @@ the value and once more for the derivative.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,8 +16,8 @@ import jax
 from jax import Array
 
 from ..edges.operations import ApplyOpaque, MaterializeOpaque
+from ..graph.listing import Equation
 from ..program.instructions import (
-    EdgeInstruction,
     OpaqueInstruction,
     PrimalInstruction,
     Program,
@@ -33,11 +34,13 @@ class Kept:
     """A way back that is kept when an equation is evaluated.
 
     Attributes:
+        equation: the equation.
         out: the output that rows come from.
         into: the inputs that they go to.
         maps: slots of the linear maps, in the order of `into`.
     """
 
+    equation: Equation
     out: int
     into: tuple[int, ...]
     maps: tuple[int, ...]
@@ -46,7 +49,8 @@ class Kept:
 def kept_pulls(program: Program, joined: Mapping[int, tuple[int, ...]]) -> dict[int, Kept]:
     """Loops whose maps are all used by one pull of rows, by the place where they are evaluated.
 
-    Loops over small arrays take another form under `jax.vmap`, which has no place for what is kept.
+    Several rows go back through a loop over small arrays faster in the form that it takes under
+    `jax.vmap`, which has no place for what is kept.
 
     Args:
         program: the program.
@@ -71,37 +75,43 @@ def kept_pulls(program: Program, joined: Mapping[int, tuple[int, ...]]) -> dict[
         if (
             len(outs) == 1
             and all(may_join(maker) and maker.inputs == instruction.inputs for maker in found)
-            and all(_pulls(program.instructions[place]) for place in readers)
             and len({together.get(place, place) for place in readers}) == 1
-            and not is_small_loop(instruction.equation)
         ):
+            rows = [_rows(program.instructions[place]) for place in readers]
+            if 0 in rows or (max(rows) > 1 and is_small_loop(instruction.equation)):
+                continue
             into = tuple(maker.reference.into for maker in found)
-            kept[k] = Kept(outs.pop(), into, tuple(maker.outputs[0] for maker in found))
+            kept[k] = Kept(
+                instruction.equation, outs.pop(), into, tuple(maker.outputs[0] for maker in found)
+            )
     return kept
 
 
-def _pulls(instruction: Any) -> bool:
-    if not isinstance(instruction, EdgeInstruction):
-        return False
-    operation = instruction.operation
-    return isinstance(operation, ApplyOpaque | MaterializeOpaque) and is_reversed(operation)
+def _rows(instruction: Any) -> int:
+    """How many rows an instruction pulls back through an opaque map, 0 where it does not."""
+    operation = getattr(instruction, "operation", None)
+    if not isinstance(operation, ApplyOpaque | MaterializeOpaque) or not is_reversed(operation):
+        return 0
+    if isinstance(operation, ApplyOpaque):
+        return math.prod(operation.extra)
+    batch = operation.opaque.batch
+    return math.prod(operation.map_shape[batch : batch + operation.opaque.outputs])
 
 
 def value_and_pull(
-    instruction: PrimalInstruction, kept: Kept, values: Sequence[Any]
+    kept: Kept, values: Sequence[Any]
 ) -> tuple[Sequence[Any], Callable[[Array], Sequence[Array]] | None]:
     """What an equation computes, and the way back for one row; None where it has none."""
-    equation = instruction.equation
 
     def along(*moving: Array) -> tuple[Array, list[Array]]:
         full = list(values)
         for position, value in zip(kept.into, moving, strict=True):
             full[position] = value
-        results = list(equation.evaluate(*full))
+        results = list(kept.equation.evaluate(*full))
         return results[kept.out], results
 
     try:
         out, pull, results = jax.vjp(along, *(values[k] for k in kept.into), has_aux=True)
     except NO_RULE_ERRORS:  # is reported where rows are pulled back
-        return equation.evaluate(*values), None
+        return kept.equation.evaluate(*values), None
     return results, lambda row: pull(varying_like(row.astype(out.dtype), [out]))

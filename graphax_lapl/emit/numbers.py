@@ -10,7 +10,7 @@ an array without axes, or a note that a number will be computed.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate, islice
 from typing import Any
 
@@ -24,6 +24,7 @@ __all__ = [
     "bind",
     "computed",
     "filled",
+    "has_numbers",
     "in_a_row",
     "joined",
     "run_numbers",
@@ -83,27 +84,35 @@ def in_a_row(numbers: Numbers, dtype: Any) -> list[Any]:
     return [number.astype(dtype) for number in numbers.ravel()]
 
 
+def has_numbers(name: str, params: Mapping[str, Any]) -> bool:
+    """Whether a primitive has a form in numbers, with all that it calls."""
+    if name in CALLS:
+        inner = params[CALLS[name]].jaxpr
+        return not inner.effects and all(
+            has_numbers(equation.primitive.name, equation.params) for equation in inner.eqns
+        )
+    return name in POINTWISE or name in MOVES
+
+
 def computed(jaxpr: Any) -> int:
-    """Numbers that a program computes; negative where a primitive has no form in numbers."""
+    """Numbers that a program computes; negative where it has no form in numbers."""
     total = sum(math.prod(variable.aval.shape) for variable in jaxpr.constvars)
     for equation in jaxpr.eqns:
         name = equation.primitive.name
+        sizes = [math.prod(atom.aval.shape) for atom in (*equation.invars, *equation.outvars)]
+        if min(sizes, default=0) == 0 or not has_numbers(name, equation.params):
+            return -1
         if name in CALLS:
             inside = computed(equation.params[CALLS[name]].jaxpr)
             if inside < 0:
                 return -1
             total += inside
-        elif name not in POINTWISE and name not in MOVES:
-            return -1
-        sizes = [math.prod(atom.aval.shape) for atom in (*equation.invars, *equation.outvars)]
-        if min(sizes) == 0:
-            return -1
-        if name == "dot_general":
+        elif name == "dot_general":
             total += _products(equation)
-        elif name not in MOVES:
-            total += math.prod(equation.outvars[0].aval.shape)
         elif name in SUMS:
-            total += math.prod(equation.invars[0].aval.shape)
+            total += sizes[0]
+        elif name not in MOVES:
+            total += sizes[-1]
     return total
 
 

@@ -67,7 +67,7 @@ def run_program(program: Program, inputs: Sequence[Any], holding: Holding = _NOT
                 )
             values = [slots[slot] for slot in instruction.inputs]
             if k in kept:
-                results, pull = value_and_pull(instruction, kept[k], values)
+                results, pull = value_and_pull(kept[k], values)
                 if pull is not None:
                     ways.update((slot, (pull, n)) for n, slot in enumerate(kept[k].maps))
             else:

@@ -18,6 +18,7 @@ from jax import dtypes, lax
 from jax.custom_batching import custom_vmap
 from jax.extend.core import jaxpr_as_fun
 
+from ..program.counts import local_jaxpr
 from ..program.instructions import (
     ConstantInstruction,
     EdgeInstruction,
@@ -25,7 +26,7 @@ from ..program.instructions import (
     PrimalInstruction,
     Program,
 )
-from .numbers import computed, joined, run_numbers, split
+from .numbers import computed, has_numbers, joined, run_numbers, split
 from .tape import Tape
 
 __all__ = ["for_large_batches", "is_small_program"]
@@ -35,9 +36,6 @@ BATCH = 256
 #: Most numbers that a program computes: each of them is an operation to compile.
 MAX_COMPUTED = 1536
 
-#: Instructions beside those on arrows that may have a form in numbers.
-KINDS = (PrimalInstruction, LocalInstruction, ConstantInstruction)
-
 #: Of a list of arrays, returning a tree of arrays.
 Run = Callable[[Sequence[Any]], Any]
 
@@ -45,19 +43,31 @@ Run = Callable[[Sequence[Any]], Any]
 def is_small_program(program: Program) -> bool:
     """Whether a program may be worth writing in numbers, as far as its instructions say.
 
-    It has arrays, not too many numbers are computed, and nothing is an opaque map.
+    It has arrays, not too many numbers are computed, and nothing is an opaque map, has effects, or
+    sees the axes that `jax.vmap` names.
     """
-    computed = 0
+    numbers = 0
     for instruction in program.instructions:
         if isinstance(instruction, EdgeInstruction):
             cost = instruction.operation.cost
-            computed += cost.muls + cost.adds
-        elif not isinstance(instruction, KINDS):
+            numbers += cost.muls + cost.adds
+        elif isinstance(instruction, PrimalInstruction):
+            equation = instruction.equation
+            if equation.effects or not has_numbers(equation.name, equation.params):
+                return False
+        elif isinstance(instruction, LocalInstruction):
+            types = tuple(
+                (program.slots[slot].shape, program.slots[slot].dtype)
+                for slot in instruction.inputs
+            )
+            if computed(local_jaxpr(instruction.local.fun, types).jaxpr) < 0:
+                return False
+        elif not isinstance(instruction, ConstantInstruction):
             return False
     blocks = [block for row in program.blocks for block in row]
     shapes = [slot.shape for slot in program.slots]
     shapes += [(*block.out_shape, *block.in_shape) for block in blocks]
-    return computed <= MAX_COMPUTED and any(math.prod(shape) > 1 for shape in shapes)
+    return numbers <= MAX_COMPUTED and any(math.prod(shape) > 1 for shape in shapes)
 
 
 def for_large_batches(run: Run, plain: Run) -> Run:
@@ -85,7 +95,7 @@ def for_large_batches(run: Run, plain: Run) -> Run:
                 for x, moves in zip(inputs, own, strict=True)
             ]
             closed, shapes = jax.make_jaxpr(plain, return_shape=True)(types)
-            if _has_numbers(closed.jaxpr):
+            if _is_small(closed.jaxpr):
                 structure = jax.tree.structure(shapes)
                 forms = (_in_numbers(closed, own, size), jaxpr_as_fun(closed))
                 cpu, other = (
@@ -105,13 +115,13 @@ def _structured(form: Callable[..., Sequence[Any]], structure: Any, inputs: Sequ
     return jax.tree.unflatten(structure, form(*inputs))
 
 
-def _has_numbers(jaxpr: Any) -> bool:
+def _is_small(jaxpr: Any) -> bool:
     """Whether all of a program has a form in numbers, and is not too large for it."""
     atoms = [*jaxpr.invars, *jaxpr.constvars, *jaxpr.outvars]
     atoms += [variable for equation in jaxpr.eqns for variable in equation.outvars]
     if any(dtypes.issubdtype(atom.aval.dtype, dtypes.extended) for atom in atoms):
         return False
-    return 0 < computed(jaxpr) <= MAX_COMPUTED
+    return not jaxpr.effects and 0 < computed(jaxpr) <= MAX_COMPUTED
 
 
 def _in_numbers(closed: Any, own: Sequence[bool], size: int) -> Callable[..., list[Any]]:
