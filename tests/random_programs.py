@@ -19,7 +19,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import tree_structure, tree_unflatten
 
-from tests.random_operations import FAMILIES, NotApplicable, Operation, ProgramBuilder, Value
+from tests.random_operations import (
+    FAMILIES,
+    GENERAL,
+    NotApplicable,
+    Operation,
+    ProgramBuilder,
+    Value,
+)
 
 MAX_INPUT_SIZE = 20
 """Largest number of differentiated numbers, where nothing else is asked for."""
@@ -88,7 +95,7 @@ def random_program(
         seed: any non-negative integer.
         min_steps: least number of drawn operations (squashing steps come on top).
         max_steps: largest number of drawn operations.
-        families: names in `random_operations.FAMILIES`; all of them by default.
+        families: names in `random_operations.FAMILIES`; `GENERAL` by default.
         sizes: what sizes of dimensions of the inputs are drawn from.
         max_input_size: largest number of differentiated numbers.
     """
@@ -96,7 +103,7 @@ def random_program(
     builder = ProgramBuilder(rng, max_size=5 * max_input_size)
     treedef, leaves, argnums = _draw_inputs(builder, sizes, max_input_size)
     n_leaves = len(builder.values)
-    operations, weights = _operations(families or tuple(FAMILIES))
+    operations, weights = _operations(families or GENERAL)
     for _ in range(builder.integer(min_steps, max_steps)):
         _draw_step(builder, operations, weights)
     out_tree, outputs = _draw_outputs(builder, n_leaves)

@@ -1,7 +1,7 @@
 """Operation families of the random program generator, one file per family.
 
 To extend the generator, write a new file with an ``operation = OperationTable()`` and add its table
-to ``FAMILIES``. Existing seeds then draw other programs; nothing else changes.
+to ``FAMILIES``. Seeds that draw from it then name other programs; nothing else changes.
 """
 
 from tests.random_operations import (
@@ -14,6 +14,7 @@ from tests.random_operations import (
     linear_algebra,
     reductions,
     shaping,
+    sharing,
     transforms,
     windows,
 )
@@ -31,6 +32,10 @@ FAMILIES = {
     "linear algebra": linear_algebra.operation,
     "data indexing": data_indexing.operation,
     "transforms": transforms.operation,
+    "sharing": sharing.operation,
 }
 
-__all__ = ["FAMILIES", "NotApplicable", "Operation", "ProgramBuilder", "Value"]
+GENERAL = tuple(name for name in FAMILIES if name != "sharing")
+"""What is drawn from where nothing else is asked for: seeds keep the programs they have named."""
+
+__all__ = ["FAMILIES", "GENERAL", "NotApplicable", "Operation", "ProgramBuilder", "Value"]

@@ -12,6 +12,8 @@ from tests.second_order.program_checks import check_second
 SAMPLE = 8
 FORM_SAMPLE = 20
 TOTAL = 2000
+SHARED_SAMPLE = 6
+SHARED_TOTAL = 300
 LARGEST = 10
 """Differentiated numbers of the programs: a Hessian holds their square."""
 
@@ -41,3 +43,17 @@ def test_sample(seed: int) -> None:
 def test_forms(seed: int) -> None:
     """One order of the Laplacian and one further form each."""
     check_second(random_program(seed, max_steps=6, max_input_size=LARGEST), seed)
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(s, marks=[] if s < SHARED_SAMPLE else [pytest.mark.conformance])
+        for s in range(SHARED_TOTAL)
+    ],
+)
+def test_shared_operands(seed: int) -> None:
+    """One array in several places of one operation."""
+    families = ("sharing", "elementwise", "shaping")
+    program = random_program(seed, max_steps=5, max_input_size=LARGEST, families=families)
+    check_second(program, seed)
