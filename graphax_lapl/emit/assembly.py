@@ -133,18 +133,23 @@ def _pack(
 def _place(term: Term, operands: Sequence[Array], shape: tuple[int, ...], dtype: np.dtype) -> Array:
     """One term as a dense array."""
     values, names = term_values(term, operands, dtype)
-    maps = (*term.out, *term.into)
+    maps: Sequence[IndexMap] = (*term.out, *term.into)
     primary = _primary_dimensions(term, maps)
     if primary is None:
         flat = _flat_layout(term, maps, shape)
         if flat is None:
             return _scatter(term, values, names, shape)
         return _lay_flat(term, values, names, maps, shape, flat)
-    values = _pad_into_place(term, values, names, maps, primary, shape)
-    condition = _condition(term, set(names), maps, primary, shape)
-    if condition is None:
-        return values
-    return lax.select(condition, values, lax.full_like(values, 0))
+    # Without axes of length one: XLA sees that arrays which differ in these alone are one.
+    kept = [d for d, axis in enumerate(maps) if shape[d] != 1 or axis.parts or axis.offset]
+    within = tuple(shape[d] for d in kept)
+    primary = {name: kept.index(dimension) for name, dimension in primary.items()}
+    maps = [maps[d] for d in kept]
+    values = _pad_into_place(term, values, names, maps, primary, within)
+    condition = _condition(term, set(names), maps, primary, within)
+    if condition is not None:
+        values = lax.select(condition, values, lax.full_like(values, 0))
+    return values if within == shape else lax.reshape(values, shape)
 
 
 def _primary_dimensions(term: Term, maps: Sequence[IndexMap]) -> dict[int, int] | None:
@@ -223,8 +228,6 @@ def _condition(
             reached = axis.evaluate([name], {name: size})
             allowed[reached[(reached >= 0) & (reached < shape[dimension])]] = True
             checks.append(lax.broadcast_in_dim(jnp.asarray(allowed), shape, [dimension]))
-            continue
-        if not axis.parts and shape[dimension] == 1 and axis.offset == 0:
             continue
         # common * (position - offset) == sum(stride * label), each label read off its own
         # dimension, where it stands times that dimension's stride.

@@ -127,6 +127,8 @@ def _written(value: Array) -> Array:
     if _BARRIERS_STAND:
         result: Array = lax.optimization_barrier(value)
         return result
+    if value.dtype == np.bool_:  # which no scatter multiplies
+        return _written(value.astype(np.uint8)).astype(np.bool_)
     # In its own shape: loops that read a flat array along broadcast axes divide for every element.
     axes = tuple(range(value.ndim))
     written: Array = lax.scatter_mul(

@@ -133,6 +133,18 @@ def test_products_are_taken_before_they_are_gathered():
     assert all(program.slots[i.outputs[0]].shape == (pairs,) for i in products if i not in own)
 
 
+@pytest.mark.parametrize("order", ["forward", "reverse"])
+def test_parts_of_a_concatenation_are_read_forwards(order):
+    weights = RNG.normal(size=(6, 3))
+
+    def network(x):
+        return jnp.sum(jnp.tanh(jnp.concatenate([x[:2], jnp.tanh(x)]) @ weights))
+
+    laplacian = laplacian_ve(network, order=order)
+    assert "rev[" not in str(jax.make_jaxpr(laplacian)(jnp.asarray(X)))
+    check_second_order(network, X)
+
+
 FIELDS: dict[str, Callable[[Any], Any]] = {
     "two layers": lambda x: jnp.tanh(x @ V) @ V.T,
     "gated": lambda x: (jnp.tanh(x @ V) * jax.nn.sigmoid(x @ V)) @ V.T,

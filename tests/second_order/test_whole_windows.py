@@ -161,3 +161,24 @@ def test_convolutions_are_taken_as_a_whole() -> None:
     graph = planning.prepare(fun, args, {}, 0, orders=2).graph
     opaque = [any(f.opaque for f in structure.factors) for _, _, structure in graph.edges]
     assert sum(opaque) == 2
+
+
+def test_a_first_layer_meets_the_identity_once(whole_windows):
+    """Its columns and their squares come from two identities, which are one to the compiler."""
+    kernels = (RNG.normal(size=(4, 1, 3, 3)), RNG.normal(size=(4, 4, 3, 3)))
+    images = RNG.normal(size=(2, 4, 4))
+
+    def network(kernels, x):
+        inner = jnp.tanh(conv(x[None, None], kernels[0]))
+        return jnp.sum(jnp.tanh(conv(inner, kernels[1])))
+
+    laplacian = jax.jit(jax.vmap(laplacian_ve(network, argnums=1), (None, 0)))
+    compiled = laplacian.lower(kernels, images).compile().as_text()
+    # Two of the values, two of columns, one of their Laplacians.
+    assert compiled.count(" convolution(") == 5
+    dense = jax.vmap(lambda x: jnp.trace(jax.hessian(_flat(network, kernels))(x.ravel())))(images)
+    np.testing.assert_allclose(laplacian(kernels, images), dense, rtol=1e-9)
+
+
+def _flat(network: Callable[..., Any], kernels: Any) -> Callable[..., Any]:
+    return lambda flat: network(kernels, flat.reshape(4, 4))
