@@ -110,7 +110,7 @@ def test_a_tape_holds_what_results_need_once():
 
 def test_integers_beside_a_jacobian_that_is_differentiated():
     def fun(x, n):
-        return jnp.outer(x, x) @ x * n, (n + 1, x > 0.5)
+        return jnp.outer(x, x) @ x * n.astype(x.dtype), (n + 1, x > 0.5)
 
     def squares(derivative):
         def total(x):
