@@ -106,3 +106,18 @@ def test_a_tape_holds_what_results_need_once():
     (found,) = tape.program(results, 1)([split(jnp.array([3.0, 5.0]))])
     assert len(calls) == 1
     assert [float(number) for number in found] == [15.0, 5.0, 2.0]
+
+
+def test_integers_beside_a_jacobian_that_is_differentiated():
+    def fun(x, n):
+        return jnp.outer(x, x) @ x * n.astype(x.dtype), (n + 1, x > 0.5)
+
+    def squares(derivative):
+        def total(x):
+            batch = jax.vmap(derivative(fun, has_aux=True))(x, jnp.arange(BATCH))[0]
+            return jnp.sum(batch**2)
+
+        return total
+
+    x = draw(5, BATCH, 3)
+    compare(jax.jit(jax.grad(squares(jacve)))(x), jax.jit(jax.grad(squares(jax.jacrev)))(x))

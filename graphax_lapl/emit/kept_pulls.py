@@ -16,7 +16,6 @@ import jax
 from jax import Array
 
 from ..edges.operations import ApplyOpaque, MaterializeOpaque
-from ..graph.listing import Equation
 from ..program.instructions import (
     OpaqueInstruction,
     PrimalInstruction,
@@ -34,13 +33,13 @@ class Kept:
     """A way back that is kept when an equation is evaluated.
 
     Attributes:
-        equation: the equation.
+        maker: evaluates the equation.
         out: the output that rows come from.
         into: the inputs that they go to.
         maps: slots of the linear maps, in the order of `into`.
     """
 
-    equation: Equation
+    maker: PrimalInstruction
     out: int
     into: tuple[int, ...]
     maps: tuple[int, ...]
@@ -82,7 +81,7 @@ def kept_pulls(program: Program, joined: Mapping[int, tuple[int, ...]]) -> dict[
                 continue
             into = tuple(maker.reference.into for maker in found)
             kept[k] = Kept(
-                instruction.equation, outs.pop(), into, tuple(maker.outputs[0] for maker in found)
+                instruction, outs.pop(), into, tuple(maker.outputs[0] for maker in found)
             )
     return kept
 
@@ -107,11 +106,11 @@ def value_and_pull(
         full = list(values)
         for position, value in zip(kept.into, moving, strict=True):
             full[position] = value
-        results = list(kept.equation.evaluate(*full))
+        results = list(kept.maker.equation.evaluate(*full))
         return results[kept.out], results
 
     try:
         out, pull, results = jax.vjp(along, *(values[k] for k in kept.into), has_aux=True)
     except NO_RULE_ERRORS:  # is reported where rows are pulled back
-        return kept.equation.evaluate(*values), None
+        return kept.maker.equation.evaluate(*values), None
     return results, lambda row: pull(varying_like(row.astype(out.dtype), [out]))

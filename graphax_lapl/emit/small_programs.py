@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import dtypes, lax
 from jax.custom_batching import custom_vmap
 from jax.extend.core import jaxpr_as_fun
@@ -46,6 +47,8 @@ def is_small_program(program: Program) -> bool:
     It has arrays, not too many numbers are computed, and nothing is an opaque map, has effects, or
     sees the axes that `jax.vmap` names.
     """
+    if not all(jnp.issubdtype(program.slots[slot].dtype, jnp.inexact) for slot in program.values):
+        return False  # `jax.vmap` of a function with a derivative rule has no tangents for integers
     numbers = 0
     for instruction in program.instructions:
         if isinstance(instruction, EdgeInstruction):
@@ -120,6 +123,8 @@ def _is_small(jaxpr: Any) -> bool:
     atoms = [*jaxpr.invars, *jaxpr.constvars, *jaxpr.outvars]
     atoms += [variable for equation in jaxpr.eqns for variable in equation.outvars]
     if any(dtypes.issubdtype(atom.aval.dtype, dtypes.extended) for atom in atoms):
+        return False
+    if not all(math.prod(atom.aval.shape) for atom in atoms):
         return False
     return not jaxpr.effects and 0 < computed(jaxpr) <= MAX_COMPUTED
 
