@@ -166,3 +166,11 @@ def test_the_diagonal_of_a_batch_is_recognised():
     dense = jax.jacfwd(jax.vmap(problem.fun), problem.argnums)(*batch)
     for leaf, expected in zip(leaves, jax.tree.leaves(dense), strict=True):
         np.testing.assert_allclose(leaf.todense(), expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [bool, np.int32, np.complex64])
+def test_what_is_held_keeps_its_values_and_dtype(dtype):
+    value = jnp.asarray(np.arange(600).reshape(20, 30) % 3, dtype)
+    found = jax.jit(held)(value)
+    assert found.dtype == value.dtype
+    np.testing.assert_array_equal(found, value)

@@ -18,6 +18,7 @@ import numpy as np
 from jax import Array, lax
 
 from ..edges.maps import from_values
+from ..graph.listing import Atom, Listing
 from .registry import RULES, defrule
 from .site import Local, Piece, Reference, Site, axes_of, shape_of
 from .zeros import known_support
@@ -25,6 +26,26 @@ from .zeros import known_support
 Partial = Callable[..., Array] | int | str | tuple[int, Callable[..., Array]] | None
 
 _OPERANDS = ("x", "y", "z")
+
+#: A static mask that chooses more than a quarter of a matrix product is a factor, not positions.
+MANY_CHOSEN = 4
+#: What may stand between a product and a mask.
+SCALING = frozenset(
+    [
+        "mul",
+        "div",
+        "neg",
+        "add",
+        "sub",
+        "reshape",
+        "transpose",
+        "squeeze",
+        "expand_dims",
+        "broadcast_in_dim",
+        "convert_element_type",
+        "copy",
+    ]
+)
 
 
 def defelementwise(name: str, *partials: Partial, slope: str = "elementwise") -> None:
@@ -318,7 +339,11 @@ for _name in (
 
 @defrule("select_n")
 def _select_n(site: Site, i: int, k: int) -> list[Piece]:
-    """One where case i was chosen; a mask known while planning becomes static positions."""
+    """One where case i was chosen; a mask known while planning becomes static positions.
+
+    Not where it chooses much of a matrix product, as causal attention does of its scores: an array
+    that is as wide as the product goes through all that follows faster than a table of positions.
+    """
     del k
     mask = site.known(0)
     shape = site.out_shape
@@ -329,10 +354,37 @@ def _select_n(site: Site, i: int, k: int) -> list[Piece]:
         count = len(places[0])
         if count == mask.size:
             return site.diagonal(i)
-        axes = [from_values(0, place) for place in places] if count else []
-        return site.piece([count], axes, axes) if count else []
+        if not count:
+            return []
+        axes = [from_values(0, place) for place in places]
+        few = MANY_CHOSEN * count <= mask.size or all(axis.is_affine for axis in axes)
+        if few or not _is_product(site.listing, site.equation.inputs[i]):
+            return site.piece([count], axes, axes)
     selected = _selects(i - 1, site.outputs[0].dtype)
     return site.diagonal(i, _local(site, f"case {i - 1}", selected, [site.value(0)], "constant"))
+
+
+def _is_product(listing: Listing, atom: Atom) -> bool:
+    """Whether what moves an array comes from products of matrices alone, scaled and laid out.
+
+    Of these no entry has an infinite slope where its neighbours do not, so zeros may meet it.
+    """
+    makers = {output: equation for equation in listing.equations for output in equation.outputs}
+    todo = [atom]
+    while todo:
+        current = todo.pop()
+        maker = makers.get(listing.vertex(current)) if isinstance(current, int) else None
+        if maker is None:
+            return False
+        if maker.name == "dot_general":
+            continue
+        moving = [a for a, active in zip(maker.inputs, maker.active, strict=True) if active]
+        if maker.name not in SCALING or (maker.name in ("mul", "div") and len(moving) > 1):
+            return False
+        if maker.name == "div" and not maker.active[0]:
+            return False
+        todo += moving
+    return True
 
 
 @lru_cache(maxsize=256)

@@ -145,6 +145,32 @@ def test_parts_of_a_concatenation_are_read_forwards(order):
     check_second_order(network, X)
 
 
+def causal(x):
+    features = x @ W[:2]
+    scores = jnp.where(np.tril(np.ones((3, 3), bool)), features @ features.T / 2.0, -1e9)
+    return jnp.sum(jnp.tanh(jax.nn.softmax(scores) @ features))
+
+
+def test_masked_scores_are_as_wide_as_their_product():
+    check_second_order(causal, PAIRS)
+    program = make_plan(causal, PAIRS, kind="laplacian").program
+    assert not any(6 in program.slots[s].shape for i in program.instructions for s in i.outputs)
+
+
+def test_a_mask_hides_infinite_slopes_of_what_is_no_product():
+    def energy(x):
+        distances = jnp.sqrt(jnp.sum((x[:, None] - x[None]) ** 2, -1))
+        return jnp.sum(jnp.where(~np.eye(3, dtype=bool), distances, 0.0))
+
+    def pairs(x):
+        first, second = np.triu_indices(3, 1)
+        return 2.0 * jnp.sum(jnp.linalg.norm(x[first] - x[second], axis=-1))
+
+    dense = jax.hessian(lambda flat: pairs(flat.reshape(3, 2)))(jnp.asarray(PAIRS.ravel()))
+    found = laplacian_ve(energy)(jnp.asarray(PAIRS))
+    np.testing.assert_allclose(found, jnp.trace(dense), rtol=1e-10)
+
+
 FIELDS: dict[str, Callable[[Any], Any]] = {
     "two layers": lambda x: jnp.tanh(x @ V) @ V.T,
     "gated": lambda x: (jnp.tanh(x @ V) * jax.nn.sigmoid(x @ V)) @ V.T,
