@@ -67,8 +67,8 @@ class Slices:
                 low, high = np.maximum(possible.low, 0), np.minimum(possible.high, last)
             found.append(inside.plus(self._of_slices(low, np.min).scaled(-1), {}))
             found.append(self._of_slices(high, np.max).plus(inside.scaled(-1), {}))
-            if possible.values is not None:
-                found.append(self._reached(d, possible.values, last))
+            if possible.values is not None and self.shape[d] <= MAX_LISTED:
+                found += self._gaps(d, possible.values, last)
         return found
 
     def _of_slices(self, numbers: np.ndarray, coarse: Callable[..., Any]) -> IndexMap:
@@ -78,15 +78,19 @@ class Slices:
             return constant(int(coarse(numbers)))
         return exact.renamed(dict(enumerate(self.batch)))
 
-    def _reached(self, d: int, values: np.ndarray, last: int) -> IndexMap:
-        """Negative where no slice lies, whichever it is."""
+    def _gaps(self, d: int, values: np.ndarray, last: int) -> list[IndexMap]:
+        """Negative between slices, where none lies whichever they are."""
         starts = np.unique(values.astype(np.int64))
         if self.dropped:
             starts = starts[(starts >= 0) & (starts <= last)]
-        reached = np.full(self.shape[d], -1)
-        for step in range(self.sizes[d]):
-            reached[np.clip(starts, 0, last) + step] = 0
-        return from_values(self.array[d], reached)
+        starts = np.unique(np.clip(starts, 0, last))
+        if not len(starts) or (np.diff(starts) <= self.sizes[d]).all():
+            return []
+        edges = np.zeros(self.shape[d] + 1, np.int64)
+        edges[starts] += 1
+        edges[starts + self.sizes[d]] -= 1
+        covered = np.cumsum(edges[:-1]) > 0
+        return [from_values(self.array[d], np.where(covered, 0, -1))]
 
 
 @dataclass(frozen=True)
@@ -165,8 +169,10 @@ def box_choices(site: Site, first: int, limits: Sequence[int], dtype: Any) -> Ch
         same = jnp.ones(len(starts), bool)
         for d, (number, limit) in enumerate(zip(numbers, limits, strict=True)):
             if limit:
-                own = jnp.asarray(starts[:, d].astype(number.dtype))
-                inside = lax.clamp(number.dtype.type(0), number, number.dtype.type(limit))
+                kind = number.dtype
+                own = jnp.asarray(starts[:, d].astype(kind))
+                largest = min(limit, int(jnp.iinfo(kind).max))
+                inside = lax.clamp(kind.type(0), number, kind.type(largest))
                 same = lax.bitwise_and(same, inside == own)
         return same.astype(dtype)
 
