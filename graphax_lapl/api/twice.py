@@ -148,8 +148,9 @@ def hessian_blocks(prepared: Prepared, order: Any, sparse: bool) -> list[list[li
         if np.issubdtype(variable.aval.dtype, np.complexfloating):
             if sparse:
                 raise InvalidTypeError(
-                    f"{traced.name} returns complex numbers and holds a function with a rule for "
-                    "cotangents only; its sparse Hessian is not available. Ask for the dense one."
+                    f"{traced.name} returns complex numbers, and its second derivative is taken of "
+                    "JAX's own first one (a loop, a branch or a rule for cotangents only is in "
+                    "it); its sparse Hessian is not available. Ask for the dense one."
                 )
             row = jax.tree.map(jax.lax.complex, row, next(rows))
         blocks.append(row)

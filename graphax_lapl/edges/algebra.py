@@ -325,7 +325,8 @@ def _product_of(first: Number, second: Number) -> Number:
     return first if second == 1 else first * second
 
 
-def _conjugated(draft: Draft) -> Draft:
+def conjugated(draft: Draft) -> Draft:
+    """The term with its numbers conjugated, about an input that is not."""
     coefficient = draft.coefficient
     return Draft(
         draft.sizes,
@@ -349,16 +350,16 @@ def _complex_rule(
         if left.complex_out and right.complex_in:  # a Re(w dz) = (a w dz + a conj(w) conj(dz)) / 2
             return [
                 (_join(outer, inner, False, 0.5), False),
-                (_join(outer, _conjugated(inner), True, 0.5), False),
+                (_join(outer, conjugated(inner), True, 0.5), False),
             ]
         return [(_join(outer, inner, False), False)]
     if left.complex_out:
         if outer.conj:
-            return [(_join(outer, _conjugated(inner), right.complex_in and not inner.conj), False)]
+            return [(_join(outer, conjugated(inner), right.complex_in and not inner.conj), False)]
         return [(_join(outer, inner, inner.conj), False)]
     if right.complex_in:
         if inner.conj:  # Re(w K conj(dz)) = Re(conj(w K) dz)
-            return [(_join(_conjugated(outer), _conjugated(inner), False), False)]
+            return [(_join(conjugated(outer), conjugated(inner), False), False)]
         return [(_join(outer, inner, False), False)]
     return [(_join(outer, inner, False), True)]
 

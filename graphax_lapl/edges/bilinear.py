@@ -25,7 +25,14 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from .algebra import densified, equate, finished_items, sum_of_terms, terms_with_operands
+from .algebra import (
+    conjugated,
+    densified,
+    equate,
+    finished_items,
+    sum_of_terms,
+    terms_with_operands,
+)
 from .contract import simplify
 from .draft import Draft
 from .maps import IndexMap
@@ -201,6 +208,7 @@ def _all_products(
     items: list[Item] = []
     joint = columns_are != "pairs"
     twins = left is right and joint
+    complex_in = not joint and (left[0].complex_in or right[0].complex_in)
     extents = weights[0].out_shape
     if columns_are != "summed":
         extents = (*extents, *columns)
@@ -215,6 +223,8 @@ def _all_products(
                 draft = Draft.of(weight, own)
                 first = Draft.of(one, one_operands, len(weight.sizes))
                 second = Draft.of(two, two_operands, len(weight.sizes) + len(one.sizes))
+                if weight.conj:  # H[conj(du), conj(dw)]
+                    first, second = conjugated(first), conjugated(second)
                 into = [] if columns_are == "summed" else list(first.into)
                 into += [] if joint else second.into
                 joined = _joined(_joined(draft, first, into), second, into)
@@ -225,6 +235,7 @@ def _all_products(
                 equate(joined, draft.into[:split], first.out, left[0].out_shape)
                 equate(joined, draft.into[split:], second.out, right[0].out_shape)
                 joined.extents = extents
+                joined.conj = weight.conj and complex_in
                 if joint:
                     equate(joined, first.into, second.into, columns)
                 for solved in solve(joined):

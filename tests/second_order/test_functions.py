@@ -10,6 +10,7 @@ import pytest
 from jax import lax
 
 from graphax_lapl import hessve, laplacian_ve
+from tests.checks import assert_same
 from tests.second_order.checks import check_second_order
 
 V = np.array([0.4, 1.3, 0.9])
@@ -229,3 +230,30 @@ def test_complex_values_of_real_arguments(name: str) -> None:
     for laplacian in laplacians:
         trace = np.trace(np.asarray(real + 1j * imaginary), axis1=-2, axis2=-1)
         np.testing.assert_allclose(laplacian, trace, atol=1e-9)
+
+
+REAL_IN_BETWEEN: dict[str, Callable[[Any], Any]] = {
+    "a real part made complex again": lambda x: jnp.real((x + 1j * x[::-1]) ** 2) + 0j,
+    "its exponential": lambda x: jnp.exp(1j * jnp.real((x + 1j * x[::-1]) ** 2)),
+    "its square": lambda x: (jnp.real((x + 1j * x[::-1]) * x) + 0j) ** 2,
+    "of two complex factors": lambda x: jnp.real((x + 2j * x[::-1]) * (1 - 0.5j * x)) * (2 + 1j),
+}
+
+
+@pytest.mark.parametrize("name", REAL_IN_BETWEEN)
+def test_complex_results_through_a_real_part(name: str) -> None:
+    """What is before the real part acts on arguments and on conjugated ones; both were mixed up."""
+    fun, x = REAL_IN_BETWEEN[name], np.array([0.3, -0.4])
+
+    @jax.jit
+    def all_of_them(x: Any) -> Any:
+        expected = jax.jacfwd(jax.jacfwd(fun))(x)
+        sparse = hessve(fun, sparse_representation=True)(x).todense()
+        trace = jnp.trace(expected, axis1=-2, axis2=-1)
+        return expected, hessve(fun)(x), sparse, trace, laplacian_ve(fun)(x)
+
+    with jax.numpy_dtype_promotion("standard"):
+        expected, found, sparse, trace, laplacian = all_of_them(x)
+    assert_same(found, expected)
+    assert_same(sparse, expected)
+    assert_same(laplacian, trace)
