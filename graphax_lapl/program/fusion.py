@@ -24,7 +24,17 @@ from .instructions import (
     PrimalInstruction,
     Program,
 )
-from .timings import CACHE, KERNEL, MEMORY, OPERATION, Expression, expression_of, local_expression
+from .summed import SINES_INSIDE, held_sums, within_sums
+from .timings import (
+    CACHE,
+    KERNEL,
+    MEMORY,
+    OPERATION,
+    PRIMITIVES,
+    Expression,
+    expression_of,
+    local_expression,
+)
 
 __all__ = [
     "FusedProgram",
@@ -234,12 +244,18 @@ def worth_holding(program: Program) -> dict[int, tuple[int, int]]:
     if len(program.instructions) > MAX_INSTRUCTIONS:
         return {}
     fused = FusedProgram(program)
+    if SINES_INSIDE:
+        fused.shared -= within_sums(program)
     ranges: dict[int, tuple[int, int]] = {}
     for samples, end in zip(SAMPLES, (*SAMPLES[1:], UNBOUNDED), strict=True):
         for slot in fused.held_at(samples):
             size = fused.sizes[slot]
             first, _ = ranges.get(slot, (samples * size, 0))
             ranges[slot] = (first, end * size)
+    for summed, region in () if SINES_INSIDE else held_sums(program).items():
+        for slot in region:
+            ranges.pop(slot, None)
+        ranges[summed] = (math.ceil(HOLDING / PRIMITIVES["cos"]), UNBOUNDED)
     return ranges
 
 

@@ -25,6 +25,7 @@ __all__ = [
     "Expression",
     "expression_of",
     "local_expression",
+    "local_primitives",
 ]
 
 #: Nanoseconds that a kernel takes to start.
@@ -125,7 +126,12 @@ def expression_of(names: Iterable[str]) -> Expression:
 @lru_cache(maxsize=4096)
 def local_expression(fun: Any, types: Types) -> Expression:
     """The expression of a local partial."""
-    return expression_of(_names(local_jaxpr(fun, types)))
+    return expression_of(local_primitives(fun, types))
+
+
+def local_primitives(fun: Any, types: Types) -> list[str]:
+    """The primitives that a local partial is computed by."""
+    return _names(local_jaxpr(fun, types))
 
 
 def _names(jaxpr: Any) -> list[str]:

@@ -1,0 +1,126 @@
+"""What XLA's CPU compiler makes of elementwise expressions whose only readers are sums.
+
+A sum and the expression that is summed are one kernel of a library, which has its own vectorised
+functions. Since JAX 0.12 these include sines and cosines, at a tenth of the time that a loop takes:
+a sine that is held is evaluated in a loop, so inside of sums nothing is. Before, the
+library leaves sines and cosines to a loop each, where both of one array take
+little more than one of them: then what is summed is held, and evaluated in one loop.
+"""
+
+from __future__ import annotations
+
+import jax
+
+from ..edges.operations import Combine, Einsum
+from .counts import Types
+from .instructions import EdgeInstruction, Instruction, LocalInstruction, PrimalInstruction, Program
+from .timings import local_primitives
+
+__all__ = ["SINES_INSIDE", "held_sums", "within_sums"]
+
+#: Whether sums evaluate sines and cosines themselves.
+SINES_INSIDE = jax.__version_info__ >= (0, 12)
+#: Elementwise primitives that are evaluated inside of a sum.
+INSIDE = frozenset(
+    """
+    abs add add_any broadcast_in_dim convert_element_type copy cos div erf exp expm1 integer_pow log
+    log1p logistic max min mul neg pow reshape rsqrt sign sin sqrt square stop_gradient sub tan tanh
+    transpose
+    """.split()  # noqa: SIM905
+)
+REDUCTIONS = frozenset({"reduce_max", "reduce_min", "reduce_sum"})
+
+
+def within_sums(program: Program) -> frozenset[int]:
+    """Slots that nothing but sums read, directly or through expressions evaluated inside."""
+    return frozenset(_sums_of(program))
+
+
+def held_sums(program: Program) -> dict[int, frozenset[int]]:
+    """Slots that are summed once, of expressions of a sine and a cosine of one array.
+
+    Returns:
+        For each of them the slots that only this sum reads.
+    """
+    regions: dict[int, set[int]] = {}
+    for slot, sums in _sums_of(program).items():
+        if len(sums) == 1:
+            regions.setdefault(next(iter(sums)), set()).add(slot)
+    found = {}
+    for place, region in regions.items():
+        operands = program.instructions[place].inputs
+        arguments: dict[tuple[int, ...], set[str]] = {}
+        for instruction in program.instructions:
+            if region.issuperset(instruction.outputs):
+                names = {"sin", "cos"}.intersection(_primitives(instruction, program) or ())
+                arguments.setdefault(instruction.inputs, set()).update(names)
+        if (
+            len(operands) == 1
+            and operands[0] in region
+            and any(len(names) == 2 for names in arguments.values())
+        ):
+            found[operands[0]] = frozenset(region)
+    return found
+
+
+def _sums_of(program: Program) -> dict[int, frozenset[int]]:
+    """For every slot that only sums read the places of these among the instructions."""
+    results = {*program.values, *(s for row in program.blocks for b in row for s in b.slots)}
+    sums: dict[int, set[int]] = {}
+    other = set(results)
+    for place in range(len(program.instructions) - 1, -1, -1):
+        instruction = program.instructions[place]
+        if _is_sum(instruction):
+            read: set[int] | None = {place}
+        elif other.isdisjoint(instruction.outputs) and _primitives(instruction, program):
+            read = set().union(*(sums.get(slot, ()) for slot in instruction.outputs))
+        else:
+            read = None
+        for slot in instruction.inputs:
+            if read is None:
+                other.add(slot)
+            else:
+                sums.setdefault(slot, set()).update(read)
+    made = {slot for instruction in program.instructions for slot in instruction.outputs}
+    return {slot: frozenset(sums[slot]) for slot in sums if slot in made - other}
+
+
+def _is_sum(instruction: Instruction) -> bool:
+    if isinstance(instruction, PrimalInstruction):
+        return instruction.equation.name in REDUCTIONS
+    operation = getattr(instruction, "operation", None)
+    if not isinstance(operation, Einsum) or not _reads_whole(operation):
+        return False
+    reads = [read.labels() for read in operation.reads]
+    # As `emit/arrays.py` writes it: products of matrices and vectors are no sums.
+    together = len(reads) == 1 or (
+        operation.output and set(operation.output) == reads[0] & reads[1]
+    )
+    return bool(together) and len(operation.sizes) > len(operation.output)
+
+
+def _primitives(instruction: Instruction, program: Program) -> list[str] | None:
+    """What an elementwise expression consists of; None for anything else."""
+    names: list[str] | None = None
+    if isinstance(instruction, PrimalInstruction):
+        names = [instruction.equation.name]
+    elif isinstance(instruction, LocalInstruction):
+        slots = program.slots
+        types: Types = tuple((slots[s].shape, slots[s].dtype) for s in instruction.inputs)
+        names = local_primitives(instruction.local.fun, types)
+    elif isinstance(instruction, EdgeInstruction):
+        operation = instruction.operation
+        if isinstance(operation, Combine):
+            names = ["add"]
+        elif isinstance(operation, Einsum) and len(operation.sizes) == len(operation.output):
+            names = ["mul"] if _reads_whole(operation) else None
+    return names if names and INSIDE.issuperset(names) else None
+
+
+def _reads_whole(operation: Einsum) -> bool:
+    """Whether every operand is read entry by entry, with a label of its own for each axis."""
+    return all(
+        axis.offset == 0 and [stride for _, stride in axis.parts] == [1]
+        for read in operation.reads
+        for axis in read.axes
+    )
