@@ -32,6 +32,7 @@ __all__ = [
     "compose",
     "dense_structure",
     "densify",
+    "is_nearly_dense",
     "trace",
     "transpose",
     "without_opaque",
@@ -39,6 +40,8 @@ __all__ = [
 
 #: Sums of more terms than this become dense where that is not much larger.
 MAX_TERMS = 64
+#: A sum that stands everywhere is nearly dense where its factors hold this part of the numbers.
+NEARLY_DENSE = 0.75
 
 
 @lru_cache(maxsize=1 << 16)
@@ -394,6 +397,25 @@ def _worth_writing_out(structure: Structure) -> bool:
     terms = structure.terms
     if len(terms) < 2 or any(f.opaque for f in structure.factors):
         return False
-    if sum(term.stored for term in terms if term.factors) >= structure.size:
+    if _held(structure) >= structure.size:
         return True
     return len(terms) > MAX_TERMS and structure.size <= 2 * sum(t.entries for t in terms)
+
+
+def is_nearly_dense(structure: Structure) -> bool:
+    """Whether a sum has a term with an entry everywhere and factors about as large as the matrix.
+
+    Written out it has no further entries and few more numbers, and it is one term: contracting a
+    sum with itself takes a product for each pair of its terms.
+    """
+    terms = structure.terms
+    if len(terms) < 2 or structure.complex_in or any(f.opaque for f in structure.factors):
+        return False
+    if all(term.entries < structure.size for term in terms):
+        return False
+    return _held(structure) >= NEARLY_DENSE * structure.size
+
+
+def _held(structure: Structure) -> int:
+    """Numbers that the factors hold."""
+    return sum(term.stored for term in structure.terms if term.factors)

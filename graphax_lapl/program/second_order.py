@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, TypeVar
 
-from ..edges.algebra import accumulate, add, compose
+from ..edges.algebra import accumulate, add, compose, densify, is_nearly_dense
 from ..edges.bilinear import pull_back, swapped
 from ..edges.operations import Recipe
 from ..edges.terms import Structure, Term, intern_structure
@@ -248,8 +248,20 @@ class SecondOrderBuilder(Builder):
                     made = self.product(local[u, v], inner, v)
                     row.setdefault(space, self.running_sum(v)).add(made)
             totals = {space: running.total() for space, running in row.items()}
-            result[v] = {space: edge for space, edge in totals.items() if edge is not None}
+            result[v] = {
+                space: self.written_out(edge, v)
+                for space, edge in totals.items()
+                if edge is not None
+            }
         return result
+
+    def written_out(self, edge: Edge, vertex: int) -> Edge:
+        """An arrow into `vertex` as one dense array where it nearly is one."""
+        if not is_nearly_dense(edge[0]):
+            return edge
+        made = self.made_by(densify(edge[0]), edge[1], vertex)
+        assert made is not None
+        return made
 
 
 def neighbours(

@@ -157,6 +157,40 @@ def test_masked_scores_are_as_wide_as_their_product():
     assert not any(6 in program.slots[s].shape for i in program.instructions for s in i.outputs)
 
 
+PARTICLES = RNG.normal(size=(6, 3))
+TO_FEATURES = RNG.normal(size=(3, 4))
+
+
+def moved_by_others(x, reach=0.7):
+    """Particles that move one another, then a function of each."""
+    apart = x[:, None] - x[None]
+    pull = jnp.exp(-reach * jnp.sum(apart**2, -1))
+    moved = x + jnp.sum(pull[..., None] * apart, 1)
+    return jnp.sum(jnp.tanh(moved @ TO_FEATURES) ** 2)
+
+
+def test_a_sum_that_stands_everywhere_is_one_array():
+    check_second_order(moved_by_others, PARTICLES)
+    program = make_plan(moved_by_others, PARTICLES, order="forward", kind="laplacian").program
+    shapes = {program.slots[slot].shape for i in program.instructions for slot in i.outputs}
+    assert (6, 3, 6, 4) in shapes  # the Jacobian of the features
+
+
+def test_gradient_through_a_sum_that_stands_everywhere():
+    def loss(laplacian, reach):
+        return laplacian(lambda x: moved_by_others(x, reach))(jnp.asarray(PARTICLES)) ** 2
+
+    def by_hessian(f):
+        def flat(v):
+            return f(v.reshape(PARTICLES.shape))
+
+        return lambda x: jnp.trace(jax.hessian(flat)(x.ravel()))
+
+    found = jax.grad(lambda reach: loss(laplacian_ve, reach))(0.7)
+    expected = jax.grad(lambda reach: loss(by_hessian, reach))(0.7)
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
 def test_a_mask_hides_infinite_slopes_of_what_is_no_product():
     def energy(x):
         distances = jnp.sqrt(jnp.sum((x[:, None] - x[None]) ** 2, -1))
