@@ -184,3 +184,15 @@ def test_values_are_among_those_said_to_be_possible(seed, dtype):
             assert (number <= found.high).all()
             if found.values is not None:
                 assert (found.values == np.asarray(value)).any(0).all()
+
+
+@pytest.mark.parametrize("rows", [2, 3, 5, 9])
+@pytest.mark.parametrize("dtype", [jnp.int8, jnp.int32])
+def test_a_row_of_a_matrix(rows, dtype):
+    """The columns stand for themselves, in the map and in what limits it."""
+    x = jnp.sin(jnp.arange(3.0 * rows)).reshape(rows, 3)
+    jacobian = jax.jit(lambda x, k: jacve(lambda x: x[k] * x[0], order="reverse")(x))
+    expected = jax.jit(lambda x, k: jax.jacfwd(lambda x: x[k] * x[0])(x))
+    for k in range(-rows, rows):
+        place = jnp.asarray(k, dtype)
+        np.testing.assert_array_equal(jacobian(x, place), expected(x, place))

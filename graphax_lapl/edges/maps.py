@@ -110,11 +110,15 @@ class IndexMap:
         return total
 
     def renamed(self, names: Mapping[int, int]) -> IndexMap:
-        """The same map with labels renamed; labels not in `names` keep theirs."""
-        return IndexMap(
-            self.offset,
-            tuple(sorted(((names.get(n, n), p) for n, p in self.parts), key=lambda item: item[0])),
-        )
+        """The same map with labels renamed; labels not in `names` keep theirs.
+
+        Raises:
+            ValueError: where two labels would become one.
+        """
+        parts = sorted(((names.get(n, n), p) for n, p in self.parts), key=lambda item: item[0])
+        if len({name for name, _ in parts}) < len(parts):
+            raise ValueError(f"labels of {self} renamed to one: {names}")
+        return IndexMap(self.offset, tuple(parts))
 
     def shifted(self, amount: int) -> IndexMap:
         """The map plus a constant."""

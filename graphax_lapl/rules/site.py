@@ -324,7 +324,7 @@ class Site:
             *(names_out[d] for d in range(len(shape_out))),
             *(names_in[d] for d in range(len(shape_in))),
         ]
-        limits = [limit.renamed(dict(enumerate(names))) for limit in limits]
+        limits = _limits_of_labels(limits, names, sizes)
         opaque = Opaque(len(batch_in), len(core_out), forward, reverse, work)
         arguments = tuple(
             None
@@ -355,6 +355,24 @@ class Site:
                 limits=limits,
             )
         return pieces
+
+
+def _limits_of_labels(
+    limits: Sequence[IndexMap], names: Sequence[int], sizes: Sequence[int]
+) -> list[IndexMap]:
+    """Limits over dimensions as limits over labels, of which two dimensions may have one.
+
+    Those that hold everywhere are left out.
+    """
+    found: list[IndexMap] = []
+    extents = dict(enumerate(sizes))
+    for limit in limits if all(sizes) else ():
+        total = constant(limit.offset)
+        for dimension, part in limit.parts:
+            total = total.plus(IndexMap(0, ((names[dimension], part),)), extents)
+        if total.bounds(extents)[0] < 0:
+            found.append(total)
+    return found
 
 
 #: Primitives that turn a holomorphic function of their inputs into one.
