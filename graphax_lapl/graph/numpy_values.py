@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["MOVES", "moved", "numpy_result"]
+__all__ = ["EXACT", "MOVES", "ROUNDED", "moved", "numpy_result"]
 
-_EXACT: dict[str, Callable[..., Any]] = {
+#: The same numbers for every dtype.
+EXACT: dict[str, Callable[..., Any]] = {
     "max": np.maximum,
     "min": np.minimum,
     "lt": np.less,
@@ -25,7 +26,8 @@ _EXACT: dict[str, Callable[..., Any]] = {
     "eq": np.equal,
     "ne": np.not_equal,
 }
-_ROUNDED: dict[str, Callable[..., Any]] = {
+#: Exact for integers, which wrap in their dtype, and rounded correctly.
+ROUNDED: dict[str, Callable[..., Any]] = {
     "add": np.add,
     "sub": np.subtract,
     "mul": np.multiply,
@@ -67,10 +69,10 @@ def numpy_result(
     if name == "convert_element_type":
         return values[0] if whole else None
     with np.errstate(all="ignore"):
-        if name in _EXACT:
-            return np.asarray(_EXACT[name](*values))
-        if name in _ROUNDED and values[0].dtype != np.bool_:
-            return np.asarray(_ROUNDED[name](*values))
+        if name in EXACT:
+            return np.asarray(EXACT[name](*values))
+        if name in ROUNDED and values[0].dtype != np.bool_:
+            return np.asarray(ROUNDED[name](*values))
         if name == "div" and single:
             return np.asarray(np.divide(*values))
     return None

@@ -42,23 +42,21 @@ def held_sums(program: Program) -> dict[int, frozenset[int]]:
     Returns:
         For each of them the slots that only this sum reads.
     """
+    only = {slot: next(iter(sums)) for slot, sums in _sums_of(program).items() if len(sums) == 1}
     regions: dict[int, set[int]] = {}
-    for slot, sums in _sums_of(program).items():
-        if len(sums) == 1:
-            regions.setdefault(next(iter(sums)), set()).add(slot)
+    arguments: dict[int, dict[tuple[int, ...], set[str]]] = {}
+    for instruction in program.instructions:
+        for slot in instruction.outputs:
+            if slot in only:
+                names = {"sin", "cos"}.intersection(_primitives(instruction, program) or ())
+                regions.setdefault(only[slot], set()).add(slot)
+                own = arguments.setdefault(only[slot], {})
+                own.setdefault(instruction.inputs, set()).update(names)
     found = {}
     for place, region in regions.items():
         operands = program.instructions[place].inputs
-        arguments: dict[tuple[int, ...], set[str]] = {}
-        for instruction in program.instructions:
-            if region.issuperset(instruction.outputs):
-                names = {"sin", "cos"}.intersection(_primitives(instruction, program) or ())
-                arguments.setdefault(instruction.inputs, set()).update(names)
-        if (
-            len(operands) == 1
-            and operands[0] in region
-            and any(len(names) == 2 for names in arguments.values())
-        ):
+        both = any(len(names) == 2 for names in arguments[place].values())
+        if both and len(operands) == 1 and operands[0] in region:
             found[operands[0]] = frozenset(region)
     return found
 
@@ -120,7 +118,7 @@ def _primitives(instruction: Instruction, program: Program) -> list[str] | None:
 def _reads_whole(operation: Einsum) -> bool:
     """Whether every operand is read entry by entry, with a label of its own for each axis."""
     return all(
-        axis.offset == 0 and [stride for _, stride in axis.parts] == [1]
+        len(read.labels()) == len(read.axes)
+        and all(axis.offset == 0 and [p for _, p in axis.parts] == [1] for axis in read.axes)
         for read in operation.reads
-        for axis in read.axes
     )

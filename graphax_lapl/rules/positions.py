@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -89,7 +89,11 @@ def placed(
     )
 
 
-def _every_entry(shape, coordinates, piece) -> list[Piece]:  # type: ignore[no-untyped-def]
+def _every_entry(
+    shape: Sequence[int],
+    coordinates: Sequence[np.ndarray],
+    piece: Callable[[list[int], list[IndexMap], list[IndexMap]], list[Piece]],
+) -> list[Piece]:
     """One label over all entries."""
     places = np.unravel_index(np.arange(math.prod(shape)), shape)
     return piece(

@@ -20,7 +20,7 @@ import numpy as np
 from jax import dtypes, lax
 
 from ..graph.listing import Atom, Equation, Listing
-from ..graph.numpy_values import MOVES, moved
+from ..graph.numpy_values import EXACT, MOVES, ROUNDED, moved
 from .gathers import MODES, gathered_positions
 
 __all__ = ["Possible", "PossibleValues"]
@@ -95,24 +95,15 @@ def _negative(x: np.ndarray) -> np.ndarray:
 #: What a primitive does to each entry, in the dtype of the operands, which wraps as JAX's does;
 #: None where it cannot be said.
 _ENTRYWISE: dict[str, Callable[..., np.ndarray | None]] = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
+    **EXACT,
+    **ROUNDED,
     "neg": _negative,
     "abs": np.abs,
     "sign": np.sign,
-    "max": np.maximum,
-    "min": np.minimum,
     "and": np.bitwise_and,
     "or": np.bitwise_or,
     "xor": np.bitwise_xor,
     "not": np.invert,
-    "lt": np.less,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "ge": np.greater_equal,
-    "eq": np.equal,
-    "ne": np.not_equal,
     "div": _trunc_div,
     "rem": _trunc_rem,
     "clamp": _clamp,
