@@ -6,7 +6,11 @@ caller would expect (`ValueError`, `TypeError`), so that either can be caught.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 __all__ = [
+    "NO_RULE_ERRORS",
     "CollectiveError",
     "FallbackError",
     "GraphaxLaplError",
@@ -17,7 +21,11 @@ __all__ = [
     "NonlinearRuleError",
     "NotDifferentiableError",
     "PlanMismatchError",
+    "no_rule_refused",
 ]
+
+#: What JAX raises where a derivative does not exist in a mode.
+NO_RULE_ERRORS = (NotImplementedError, TypeError, ValueError)
 
 
 class GraphaxLaplError(Exception):
@@ -80,6 +88,22 @@ class NotDifferentiableError(GraphaxLaplError, NotImplementedError):
             "Give the function around it a derivative rule, with jax.custom_jvp or "
             "register_partial, or keep its inputs constant with jax.lax.stop_gradient."
         )
+
+
+@contextlib.contextmanager
+def no_rule_refused(
+    what: str, where: str, errors: tuple[type[Exception], ...] = NO_RULE_ERRORS
+) -> Iterator[None]:
+    """Says `NotDifferentiableError(what, where)` where JAX raises one of `errors`.
+
+    An error of this package, of a derivative that is taken inside a user's function, passes.
+    """
+    try:
+        yield
+    except GraphaxLaplError:
+        raise
+    except errors as error:
+        raise NotDifferentiableError(what, where, error) from error
 
 
 class CollectiveError(GraphaxLaplError, ValueError):

@@ -20,7 +20,7 @@ from jax.extend.core import jaxpr_as_fun
 
 from elimination_orders import Strategy
 
-from ..errors import GraphaxLaplError, InvalidTypeError, NotDifferentiableError
+from ..errors import GraphaxLaplError, InvalidTypeError, no_rule_refused
 from ..graph.inline import CUSTOM_CALLS
 from ..graph.tracing import Traced
 from ..graph.users_rules import is_users_rule
@@ -128,13 +128,9 @@ def hessian_blocks(prepared: Prepared, order: Any, sparse: bool) -> list[list[li
         raise  # of a derivative that is taken inside a user's rule
     except ValueError:  # a while loop has no reverse mode
         first = jax.jacfwd(outputs)
-        try:
+        what = f"{traced.name} has no derivative that could be differentiated once more"
+        with no_rule_refused(what, "", (ValueError,)):
             jax.eval_shape(first, leaves)
-        except GraphaxLaplError:
-            raise
-        except ValueError as error:
-            what = f"{traced.name} has no derivative that could be differentiated once more"
-            raise NotDifferentiableError(what, "", error) from error
     tuned = as_autotune(order)
     if tuned is not None:  # the candidates by name are about another operator
         order = dataclasses.replace(tuned, candidates=None)

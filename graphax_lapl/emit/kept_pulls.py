@@ -16,13 +16,14 @@ import jax
 from jax import Array
 
 from ..edges.operations import ApplyOpaque, MaterializeOpaque
+from ..errors import NO_RULE_ERRORS
 from ..program.instructions import (
     OpaqueInstruction,
     PrimalInstruction,
     Program,
 )
 from .joined_pulls import may_join
-from .opaque import NO_RULE_ERRORS, is_reversed, varying_like
+from .opaque import is_reversed, varying_like
 from .small_loops import is_small_loop
 
 __all__ = ["Kept", "kept_pulls", "value_and_pull"]

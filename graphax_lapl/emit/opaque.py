@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -14,7 +15,7 @@ from jax import Array, lax
 from ..edges.maps import constant, label
 from ..edges.operations import ApplyOpaque, MaterializeOpaque
 from ..edges.terms import Structure, Term, intern_structure
-from ..errors import GraphaxLaplError, NotDifferentiableError
+from ..errors import no_rule_refused
 from ..program.instructions import CurvatureInstruction
 from ..rules.opaque import needs_all_tangents
 from ..rules.site import OpaqueMap
@@ -22,7 +23,6 @@ from .assembly import assemble
 from .small_loops import for_batches, is_small_loop
 
 __all__ = [
-    "NO_RULE_ERRORS",
     "LinearMap",
     "apply_opaque",
     "apply_together",
@@ -33,9 +33,6 @@ __all__ = [
 ]
 
 OpaqueOperation = ApplyOpaque | MaterializeOpaque
-
-#: What JAX raises where a derivative does not exist in a mode.
-NO_RULE_ERRORS = (NotImplementedError, TypeError, ValueError)
 
 
 class LinearMap:
@@ -136,21 +133,18 @@ class LinearMap:
             # The value is dropped inside: of a kernel that computes both it is batched too.
             return jax.jvp(along, points, [tangent, *still])[1]
 
-        try:
+        with self._in_mode("forward"):
             return _permute(self._for_all(pushed, moved), packed)
-        except GraphaxLaplError:
-            raise  # of a derivative that is taken inside the equation
-        except NO_RULE_ERRORS as error:
-            raise self._refused("forward", error) from error
 
     def _pull(self, cotangents: Array) -> Array:
         """The transposed (not conjugated) map of the equation, both halves of it."""
         return pull_together([self], cotangents)[0]
 
-    def _refused(self, mode: str, error: Exception) -> NotDifferentiableError:
+    def _in_mode(self, mode: str) -> AbstractContextManager[None]:
         equation = self.reference.equation
-        what = f"'{equation.name}' has no derivative in {mode} mode"
-        return NotDifferentiableError(what, equation.source, error)
+        return no_rule_refused(
+            f"'{equation.name}' has no derivative in {mode} mode", equation.source
+        )
 
 
 def pull_together(maps: Sequence[LinearMap], cotangents: Array) -> list[Array]:
@@ -176,15 +170,11 @@ def pull_together(maps: Sequence[LinearMap], cotangents: Array) -> list[Array]:
         arrived = found[0][0](cotangent)
         return [arrived[place] for _, place in found]
 
-    try:
+    with first._in_mode("reverse"):
         if first.kept is None:
             pulled_all = first._for_all(pulled, moved)
         else:
             pulled_all = jax.vmap(pulled_on)(moved)
-    except GraphaxLaplError:
-        raise
-    except NO_RULE_ERRORS as error:
-        raise first._refused("reverse", error) from error
     return [
         _permute(into, _packed(linear.reference.batch_in, into.ndim - 1))
         for linear, into in zip(maps, pulled_all, strict=True)
@@ -360,12 +350,7 @@ def second_derivative(instruction: CurvatureInstruction, operands: Sequence[Arra
 
         return jax.jvp(pushed, tuple(values[k] for k in moved), tuple(change))[1]
 
-    try:
+    equation = instruction.equation
+    with no_rule_refused(f"'{equation.name}' has no second derivative", equation.source):
         curved = jax.vmap(along)(flat(tangents), flat(changes))
-    except GraphaxLaplError:
-        raise
-    except NO_RULE_ERRORS as error:
-        equation = instruction.equation
-        what = f"'{equation.name}' has no second derivative"
-        raise NotDifferentiableError(what, equation.source, error) from error
     return lax.reduce_sum(curved, [0])

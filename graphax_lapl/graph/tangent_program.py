@@ -10,7 +10,7 @@ import numpy as np
 from jax import dtypes
 from jax.extend import source_info_util
 
-from ..errors import GraphaxLaplError, NotDifferentiableError
+from ..errors import no_rule_refused
 
 __all__ = ["differentiable_outputs", "tangent_program"]
 
@@ -52,15 +52,10 @@ def tangent_program(
         results, moved = jax.jvp(call, [values[k] for k in chosen], tangents)
         return results, [t for t, keep in zip(moved, kept, strict=True) if keep]
 
-    try:
-        with equation.ctx.manager:
-            traced = jax.make_jaxpr(pushforward)(avals, [avals[k] for k in chosen])
-    except GraphaxLaplError:
-        raise  # of a derivative that is taken inside a user's rule
-    except (NotImplementedError, ValueError) as error:
-        where = source_info_util.summarize(source_info)
-        what = f"'{equation.primitive.name}' has no derivative"
-        raise NotDifferentiableError(what, where, error) from error
+    what = f"'{equation.primitive.name}' has no derivative"
+    where = source_info_util.summarize(source_info)
+    with no_rule_refused(what, where, (NotImplementedError, ValueError)), equation.ctx.manager:
+        traced = jax.make_jaxpr(pushforward)(avals, [avals[k] for k in chosen])
     return None if _mixes(traced.jaxpr, len(avals), len(kept)) else traced
 
 
