@@ -34,10 +34,11 @@ MAX_INPUT_SIZE = 20
 SIZES = (1, 2, 2, 3, 3, 4)
 """Sizes of dimensions with their frequencies; few, so that values of a program fit together."""
 
-REFUSED_BY_XLA = frozenset({78, 97, 1572, 2156})
+REFUSED_BY_XLA = frozenset({78, 97, 1572, 2156, 3614})
 """Programs without a reference on a CPU: XLA gives an FFT an operand that is not row-major, and
 then raises (RET_CHECK in fft_thunk.cc). 97 and 1572 do so for the function itself under `jax.jit`,
-2156 for `jax.jacfwd`; `jacve` of 2156 runs. 78 does for the gradient of any Jacobian, JAX's too."""
+2156 for `jax.jacfwd`; `jacve` of 2156 runs. 3614 does for JAX's Jacobians, 78 for the gradient of
+any Jacobian, JAX's too."""
 
 
 @dataclass(frozen=True)
