@@ -11,91 +11,25 @@ asked of the backward function of a user's rule: which dimensions hold the cotan
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any
 
 import jax
 import numpy as np
-from jax import dtypes
 
-from ..edges.terms import Structure
+from ..edges.masks import MAX_MASK, Limit, pattern_mask
 from ..edges.unify import Unsolvable
 from ..errors import GraphaxLaplError
-from ..graph.inline import flatten_jaxpr
 from ..graph.listing import Equation, scan_counts
-from .lowering import local_partials
-from .opaque import AS_A_WHOLE, modes, treatment
+from .bodies import Aligned, Body
+from .entry_patterns import entry_patterns, given_integers, through_body
+from .opaque import AS_A_WHOLE, modes
 from .registry import defrule
 from .site import Piece, Site, not_before
 
-__all__ = ["diagonal_pairs", "partners", "scan_counts"]
-
-#: For a value that an input moves: dimensions that hold the input's position.
-Aligned = frozenset[int]
-
-
-class Body:
-    """The local structures of a nested jaxpr."""
-
-    def __init__(self, closed: Any, moving: int | None = None):
-        """Inline the jaxpr and ask the rules about its equations.
-
-        Args:
-            closed: the jaxpr.
-            moving: the only input that moves; by default all that are not integers do.
-        """
-        variables = [variable.aval for variable in closed.jaxpr.invars]
-        moves = [
-            _is_inexact(aval) if moving is None else k == moving for k, aval in enumerate(variables)
-        ]
-        self.listing, self.active = flatten_jaxpr(closed, moves, treatment)
-        arrows, _ = local_partials(self.listing)
-        self.arrows: list[tuple[int, int, Structure]] = [
-            (u, v, arrow.recipe.result)
-            for (u, v), arrow in sorted(arrows.items(), key=lambda item: item[0][1])
-            if arrow.recipe.result is not None
-        ]
-        self.moves = moves
-        self.inputs = [self.listing.vertex(variable) for variable in self.listing.inputs]
-        self.outputs = [
-            self.listing.vertex(atom) if active and isinstance(atom, int) else None
-            for atom, active in zip(self.listing.outputs, self.active, strict=True)
-        ]
-
-    def shape(self, k: int) -> tuple[int, ...]:
-        """Shape of an output."""
-        return self.listing.type_of(self.listing.outputs[k]).shape
-
-    def push(self, starts: dict[int, Aligned]) -> dict[int, Aligned]:
-        """Aligned dimensions of the outputs that are reached, from those of inputs that move."""
-        held = {self.inputs[position]: aligned for position, aligned in starts.items()}
-        for u, v, structure in self.arrows:
-            if u not in held:
-                continue
-            reached = frozenset(out for into in held[u] for out in partners(structure, into))
-            held[v] = held[v] & reached if v in held else reached
-        return {
-            k: held[variable]
-            for k, variable in enumerate(self.outputs)
-            if variable is not None and variable in held
-        }
-
-
-def _is_inexact(aval: Any) -> bool:
-    return hasattr(aval, "dtype") and bool(dtypes.issubdtype(aval.dtype, np.inexact))
-
-
-@lru_cache(maxsize=4096)
-def partners(structure: Structure, into: int) -> frozenset[int]:
-    """Dimensions of the output that are at the position of the input along `into`."""
-    rank = len(structure.out_shape)
-    return frozenset(
-        out
-        for out in range(rank)
-        if all(term.out[out] == term.into[into] for term in structure.terms)
-    )
-
+__all__ = ["diagonal_pairs"]
 
 #: For each input and output that it reaches: pairs of dimensions along which a map is diagonal.
 Pairs = dict[tuple[int, int], tuple[tuple[int, int], ...]]
@@ -192,17 +126,40 @@ def _reached(
 
 @defrule("scan", "while", "cond")
 def _loop(site: Site, i: int, k: int) -> list[Piece]:
-    """One map per pair of input and output, diagonal where the body is."""
+    """One map per pair of input and output, diagonal and zero where the body says so."""
     found = diagonal_pairs(site.equation)
     pairs = () if found is None else found.get((i, k))
     if pairs is None:
         return []
     site.note(AS_A_WHOLE)
-    batch_in, batch_out = [d for d, _ in pairs], [e for _, e in pairs]
     forward, reverse = (True, False) if site.name == "while" else modes(site, i, k)
-    steps = _ordered_steps(site, i, k) if 0 not in batch_in else []
-    limits = [not_before(*pair) for pair in steps]
+    pattern = entry_patterns(site.equation, given_integers(site)).get((i, k))
+    if pattern is None:
+        steps = _ordered_steps(site, i, k) if 0 not in [d for d, _ in pairs] else []
+        limits: list[Limit] = [not_before(*pair) for pair in steps]
+    else:
+        pairs, limits = _within(pattern, site.shape(i), site.outputs[k].shape, pairs)
+    batch_in, batch_out = [d for d, _ in pairs], [e for _, e in pairs]
     return site.opaque(i, k, batch_in, batch_out, forward=forward, reverse=reverse, limits=limits)
+
+
+def _within(
+    pattern: np.ndarray,
+    in_shape: tuple[int, ...],
+    out_shape: tuple[int, ...],
+    known: Iterable[tuple[int, int]],
+) -> tuple[tuple[tuple[int, int], ...], list[Limit]]:
+    """Pairs of dimensions (of input, of output) along which a pattern is diagonal, and its mask."""
+    whole = pattern.reshape(*out_shape, *in_shape)
+    places = np.nonzero(whole)
+    pairs = dict(known)
+    for d, size in enumerate(in_shape):
+        for e, extent in enumerate(out_shape):
+            if d in pairs or e in pairs.values() or size != extent or size == 1:
+                continue
+            if (places[e] == places[len(out_shape) + d]).all():
+                pairs[d] = e
+    return tuple(pairs.items()), [pattern_mask(whole)]
 
 
 def _ordered_steps(site: Site, i: int, k: int) -> list[tuple[int, int]]:

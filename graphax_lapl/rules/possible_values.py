@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -132,12 +132,25 @@ _FAR = float(1 << 62)
 class PossibleValues:
     """The possible values of the variables of a listing, found where they are asked for."""
 
-    def __init__(self, listing: Listing):
-        """Look at a finished listing."""
+    def __init__(self, listing: Listing, given: Mapping[int, Possible] | None = None):
+        """Look at a finished listing.
+
+        Args:
+            listing: the flat program.
+            given: bounds of some of its input variables.
+        """
         self.listing = listing
         self._makers: dict[int, Equation] | None = None
         self._found: dict[int, Possible | None] = {}
         self._origins = 0
+        for variable, possible in (given or {}).items():
+            dtype = listing.variables[variable].dtype
+            if (possible.low == possible.high).all():
+                whole = possible.low[None].astype(dtype)
+                self._found[variable] = _of_table(whole, np.full(possible.shape, FIXED, np.int64))
+            else:
+                bounds = Possible(possible.low, possible.high)
+                self._found[variable] = self._told_apart(bounds, dtype)
 
     def of(self, atom: Atom) -> Possible | None:
         """What an atom's entries may be; None where nothing is known, or it holds no integers."""
