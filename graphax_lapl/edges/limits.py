@@ -36,9 +36,7 @@ def common_limits(draft: Draft, parts: Sequence[Term], shape: tuple[int, ...]) -
     if not parts:
         return found
     if any(term.limits for term in parts):
-        for (d, row), (e, column) in itertools.product(
-            enumerate(draft.out), enumerate(draft.into)
-        ):
+        for (d, row), (e, column) in itertools.product(enumerate(draft.out), enumerate(draft.into)):
             apart = row.plus(column.scaled(-1), draft.sizes)
             for sign in (1, -1):
                 low = min(_difference(term, d, e, sign) for term in parts)
@@ -68,8 +66,6 @@ def _difference(term: Term, d: int, e: int, sign: int) -> int:
     sizes = dict(enumerate(term.sizes))
     apart = term.out[d].plus(term.into[e].scaled(-1), sizes).scaled(sign)
     limits = (
-        limit
-        for limit in term.limits
-        if isinstance(limit, IndexMap) and limit.parts == apart.parts
+        limit for limit in term.limits if isinstance(limit, IndexMap) and limit.parts == apart.parts
     )
     return max([apart.bounds(sizes)[0], *(apart.offset - limit.offset for limit in limits)])

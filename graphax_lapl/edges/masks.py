@@ -95,9 +95,7 @@ class Mask:
         """The same mask with labels renamed, of which two may become one."""
         return Mask(tuple(axis.renamed(names) for axis in self.axes), self.marks)
 
-    def substituted(
-        self, name: int, expression: IndexMap, sizes: Mapping[int, int]
-    ) -> Mask | None:
+    def substituted(self, name: int, expression: IndexMap, sizes: Mapping[int, int]) -> Mask | None:
         """Replace a label; None where that has no closed form, as of an index map."""
         if name not in self.labels:
             return self
@@ -145,7 +143,7 @@ def joined(
     for limit in limits:
         there &= limit.evaluate(names, sizes) >= 0
     if summed in names:
-        there = there.any(axis=names.index(summed))
+        there = np.asarray(there.any(axis=names.index(summed)))
     if there.all():
         return []
     return [pattern_mask(there).renamed(dict(enumerate(kept)))]

@@ -91,7 +91,8 @@ def _merged(group: list[Item], constant: Number, writer: RecipeWriter) -> Item:
     shared = [limit for limit in head.limits if all(limit in term.limits for term, _ in group)]
     limits: tuple[Limit, ...] = ()
     if constant == 0:
-        limits = (*shared, *either([t.limits for t, _ in group], dict(enumerate(head.sizes)), shared))
+        cases = [term.limits for term, _ in group]
+        limits = (*shared, *either(cases, dict(enumerate(head.sizes)), shared))
     return replace(head, factors=(factor,), coefficient=common, limits=limits), [value]
 
 

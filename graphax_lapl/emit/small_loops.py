@@ -18,7 +18,7 @@ import jax
 from jax import dtypes, lax
 from jax.custom_batching import custom_vmap
 
-from ..graph.listing import scan_counts
+from ..rules.control_flow import scan_counts
 from .numbers import CALLS, Numbers, bind, computed, filled, in_a_row, joined, run_numbers, split
 
 __all__ = ["for_batches", "is_small_loop"]

@@ -19,7 +19,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..edges.masks import MAX_MASK, Limit, pattern_mask
+from ..edges.masks import Limit, pattern_mask
 from ..edges.unify import Unsolvable
 from ..errors import GraphaxLaplError
 from ..graph.listing import Equation, scan_counts
@@ -29,7 +29,7 @@ from .opaque import AS_A_WHOLE, modes
 from .registry import defrule
 from .site import Piece, Site, not_before
 
-__all__ = ["diagonal_pairs"]
+__all__ = ["diagonal_pairs", "scan_counts"]
 
 #: For each input and output that it reaches: pairs of dimensions along which a map is diagonal.
 Pairs = dict[tuple[int, int], tuple[tuple[int, int], ...]]
@@ -134,12 +134,11 @@ def _loop(site: Site, i: int, k: int) -> list[Piece]:
     site.note(AS_A_WHOLE)
     forward, reverse = (True, False) if site.name == "while" else modes(site, i, k)
     pattern = entry_patterns(site.equation, given_integers(site)).get((i, k))
-    if pattern is None:
-        steps = _ordered_steps(site, i, k) if 0 not in [d for d, _ in pairs] else []
-        limits: list[Limit] = [not_before(*pair) for pair in steps]
-    else:
-        pairs, limits = _within(pattern, site.shape(i), site.outputs[k].shape, pairs)
+    if pattern is not None:
+        return _linear(site, i, k, pairs, pattern, forward=forward, reverse=reverse)
     batch_in, batch_out = [d for d, _ in pairs], [e for _, e in pairs]
+    steps = _ordered_steps(site, i, k) if 0 not in batch_in else []
+    limits = [not_before(*pair) for pair in steps]
     return site.opaque(i, k, batch_in, batch_out, forward=forward, reverse=reverse, limits=limits)
 
 
@@ -150,7 +149,7 @@ def _within(
     known: Iterable[tuple[int, int]],
 ) -> tuple[tuple[tuple[int, int], ...], list[Limit]]:
     """Pairs of dimensions (of input, of output) along which a pattern is diagonal, and its mask."""
-    whole = pattern.reshape(*out_shape, *in_shape)
+    whole = pattern.reshape((*out_shape, *in_shape))
     places = np.nonzero(whole)
     pairs = dict(known)
     for d, size in enumerate(in_shape):
@@ -175,12 +174,25 @@ def _ordered_steps(site: Site, i: int, k: int) -> list[tuple[int, int]]:
 _in_backward: ContextVar[bool] = ContextVar("in_backward", default=False)
 
 
-@lru_cache(maxsize=512)
-def _backward_pairs(equation: Equation, i: int, k: int, types: tuple[Any, ...]) -> Any:
-    """Pairs of dimensions (of output k, of input i) along which a backward function is diagonal.
+#: What is known of a linear function: its pairs of dimensions, and its pattern where it is small;
+#: None where it leads nowhere.
+Known = tuple[tuple[tuple[int, int], ...], np.ndarray | None] | None
 
-    None where it leads nowhere.
-    """
+
+def _known_of(body: Body, i: int, k: int) -> Known:
+    """What is known of the map from one input of a body, the only one that moves, to an output."""
+    pairs = _fixed_points(body, len(body.inputs), 0).get((i, k))
+    if pairs is None:
+        return None
+    shape = body.listing.variables[body.inputs[i]].shape
+    if len(pairs) == len(shape) == len(body.shape(k)):
+        return pairs, None
+    return pairs, through_body(body).get((i, k))
+
+
+@lru_cache(maxsize=512)
+def _backward_known(equation: Equation, i: int, k: int, types: tuple[Any, ...]) -> Known:
+    """What is known of a backward function, from the cotangent of output k to that of input i."""
 
     def pulled(cotangent: Any, *values: Any) -> Any:
         def along(x: Any) -> Any:
@@ -192,13 +204,13 @@ def _backward_pairs(equation: Equation, i: int, k: int, types: tuple[Any, ...]) 
         return equation.evaluate(*values)[k]
 
     if _in_backward.get():
-        return ()  # one that calls itself would be asked for ever
+        return (), None  # one that calls itself would be asked for ever
     token = _in_backward.set(True)
     try:
         body = Body(jax.make_jaxpr(pulled)(jax.eval_shape(out, *types), *types), moving=0)
-        return _fixed_points(body, len(body.inputs), 0).get((0, 0))
+        return _known_of(body, 0, 0)
     except (GraphaxLaplError, NotImplementedError, Unsolvable):
-        return ()
+        return (), None
     finally:
         _in_backward.reset(token)
 
@@ -207,7 +219,45 @@ def _backward_pairs(equation: Equation, i: int, k: int, types: tuple[Any, ...]) 
 def _custom_vjp(site: Site, i: int, k: int) -> list[Piece]:
     """The user's backward function; it has no forward mode."""
     types = tuple(jax.ShapeDtypeStruct(t.shape, t.dtype) for t in site.inputs)
-    pairs = _backward_pairs(site.equation, i, k, types)
-    if pairs is None:
+    known = _backward_known(site.equation, i, k, types)
+    if known is None:
         return []
-    return site.opaque(i, k, [e for _, e in pairs], [d for d, _ in pairs], forward=False)
+    pairs, pattern = tuple((e, d) for d, e in known[0]), known[1]
+    return _linear(site, i, k, pairs, None if pattern is None else pattern.T, forward=False)
+
+
+def _linear(
+    site: Site,
+    i: int,
+    k: int,
+    pairs: tuple[tuple[int, int], ...],
+    pattern: np.ndarray | None,
+    forward: bool = True,
+    reverse: bool = True,
+) -> list[Piece]:
+    """One map, diagonal along pairs of dimensions (of input, of output), within a pattern."""
+    limits: list[Limit] = []
+    if pattern is not None:
+        pairs, limits = _within(pattern, site.shape(i), site.outputs[k].shape, pairs)
+    batch_in, batch_out = [d for d, _ in pairs], [e for _, e in pairs]
+    return site.opaque(i, k, batch_in, batch_out, forward=forward, reverse=reverse, limits=limits)
+
+
+@lru_cache(maxsize=512)
+def _solution_known(equation: Equation, i: int, k: int) -> Known:
+    """What is known of a linear solve, from a right-hand side to a solution."""
+    solve, lengths = equation.params["jaxprs"].solve, equation.params["const_lengths"]
+    place = i - sum(lengths) + lengths.solve
+    if place < lengths.solve:
+        return (), None
+    try:
+        return _known_of(Body(solve, moving=place), place, k)
+    except (GraphaxLaplError, NotImplementedError, Unsolvable):
+        return (), None
+
+
+@defrule("custom_linear_solve")
+def _linear_solve(site: Site, i: int, k: int) -> list[Piece]:
+    """Linear in its right-hand sides, as it stands in its own tangent program."""
+    known = _solution_known(site.equation, i, k)
+    return [] if known is None else _linear(site, i, k, *known)

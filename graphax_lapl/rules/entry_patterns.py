@@ -25,12 +25,12 @@ import numpy as np
 from ..edges.layout import term_positions
 from ..edges.masks import MAX_MASK
 from ..edges.terms import Structure, Term
+from ..edges.unify import Unsolvable
 from ..errors import GraphaxLaplError
 from ..graph.listing import Equation, scan_counts
-from ..edges.unify import Unsolvable
 from .bodies import Body
 from .lowering import pieces_of
-from .possible_values import Possible
+from .possible_values import MAX_INTEGERS, Possible
 from .site import Site
 
 __all__ = ["Patterns", "entry_patterns", "given_integers", "through_body"]
@@ -48,8 +48,6 @@ MAX_WORK = 1 << 27
 ARROW, QUESTION = 1 << 12, 1 << 17
 #: Multiplications of a product of matrices that take as long as reading one number.
 PRODUCT = 16
-#: Largest integer operands (entries) that are followed.
-MAX_INTEGERS = 1 << 12
 
 #: The work that is left to the outermost loop that is looked at.
 _left: ContextVar[list[int] | None] = ContextVar("work_left", default=None)
@@ -93,8 +91,8 @@ def given_integers(site: Site) -> Given:
             continue
         possible = site.possible(position)
         if possible is not None and possible.low.size:
-            bounds = (np.ascontiguousarray(side).tobytes() for side in (possible.low, possible.high))
-            found.append((position, shape, *bounds))
+            low, high = map(np.ascontiguousarray, (possible.low, possible.high))
+            found.append((position, shape, low.tobytes(), high.tobytes()))
     return tuple(found)
 
 
@@ -119,7 +117,7 @@ def entry_patterns(equation: Equation, given: Given) -> Patterns:
     find = {"scan": _scan, "while": _while, "cond": _cond}[equation.name]
     sizes = [_size(v) for v in _inner_inputs(equation)]
     largest = max((_size(v) for v in _inner_outputs(equation)), default=0)
-    if not any(0 < size and size * largest <= MAX_MASK for size in sizes):
+    if not any(size > 0 and size * largest <= MAX_MASK for size in sizes):
         return {}
     try:
         with _limited():
@@ -309,9 +307,7 @@ def _cond(params: dict[str, Any], given: dict[int, Possible]) -> Patterns:
 def _while(params: dict[str, Any], given: dict[int, Possible]) -> Patterns:
     """What any number of steps reads, none included."""
     constants, skipped = params["body_nconsts"], params["cond_nconsts"]
-    operands = {
-        k - skipped: p for k, p in given.items() if skipped <= k < skipped + constants
-    }
+    operands = {k - skipped: p for k, p in given.items() if skipped <= k < skipped + constants}
     body = Body(params["body_jaxpr"], given=operands)
     places, count = _columns(body)
     pushed = _Pushed(body, {})
@@ -413,8 +409,10 @@ class _Scan:
         found: Patterns = {}
         for i, place in places.items():
             for k in range(len(self.body.outputs)):
-                rows = [(carried if k < self.carries else history)[min(t, last)].get(k)
-                        for t in range(self.length)]
+                rows = [
+                    (carried if k < self.carries else history)[min(t, last)].get(k)
+                    for t in range(self.length)
+                ]
                 made = self._placed(i, k, place, rows)
                 if made is not None:
                     found[i, k] = made
@@ -475,8 +473,7 @@ class _Scan:
             known = dict(integers)
             for k, possible in self.given.items():
                 if k >= self.mapped:
-                    places_of = np.arange(possible.low.size).reshape(possible.shape)[step]
-                    known[k] = possible.taken(places_of)
+                    known[k] = possible.at_step(step)
             out = self.pushed.step(state, known, count)
             for k in range(self.carries, len(self.body.outputs)):
                 if k in out:
@@ -491,7 +488,8 @@ class _Scan:
                 if k in out:
                     state[self.constants + k] = out[k]
             integers = {k: p for k, p in integers.items() if k < self.constants}
-            integers |= self._counted(known)
+            counted = self.body.values(known).outputs(range(self.carries))
+            integers |= {self.constants + k: possible for k, possible in counted.items()}
         found: Patterns = {
             (i, k): state[self.constants + k][:, place]
             for i, place in places.items()
@@ -501,17 +499,4 @@ class _Scan:
         for k, stacked in rows.items():
             flat = stacked.reshape(-1, count)
             found |= {(i, k): flat[:, place] for i, place in places.items()}
-        return found
-
-    def _counted(self, known: dict[int, Possible]) -> dict[int, Possible]:
-        """What the integers that are carried may be at the next step."""
-        values = self.body.values(known)
-        found = {}
-        for k in range(self.carries):
-            atom = self.body.listing.outputs[k]
-            type_ = self.body.listing.type_of(atom)
-            if not type_.differentiable and math.prod(type_.shape) <= MAX_INTEGERS:
-                possible = values.of(atom)
-                if possible is not None and possible.low.size:
-                    found[self.constants + k] = Possible(possible.low, possible.high)
         return found

@@ -16,7 +16,14 @@ from .registry import find_rule
 from .site import Piece, Reference, Site
 from .zeros import without_zeros
 
-__all__ = ["check_holomorphic", "closure", "identity_structure", "local_partials", "lower", "pieces_of"]
+__all__ = [
+    "check_holomorphic",
+    "closure",
+    "identity_structure",
+    "local_partials",
+    "lower",
+    "pieces_of",
+]
 
 
 def lower(
