@@ -194,7 +194,7 @@ def dense_structure(
         [DraftFactor(0, Factor(tuple(axes), sizes))],
         conj=conj,
     )
-    draft.limits = common_limits(draft, parts)
+    draft.limits = common_limits(draft, parts, (*out_shape, *in_shape))
     finished = draft.finish()
     terms = [] if finished is None else [finished[0]]
     return intern_structure(out_shape, in_shape, terms, complex_out, complex_in)

@@ -151,7 +151,7 @@ def consolidate(items: list[Item], shape: Sequence[int], writer: RecipeWriter) -
     for line, members in lines.items():
         for group in _joined(line, members, shape, crowded):
             alone = len(group.members) == 1
-            result.append(group.members[0][0] if alone else _written(line, group, writer))
+            result.append(group.members[0][0] if alone else _written(line, group, shape, writer))
     return result
 
 
@@ -292,7 +292,7 @@ def _outside(line: Line, box: Box, shape: Sequence[int]) -> bool:
     return False
 
 
-def _written(line: Line, group: Group, writer: RecipeWriter) -> Item:
+def _written(line: Line, group: Group, shape: Sequence[int], writer: RecipeWriter) -> Item:
     """The term of a group, with one factor assembled from the members' values."""
     frame, origin = line
     box = group.box
@@ -313,7 +313,9 @@ def _written(line: Line, group: Group, writer: RecipeWriter) -> Item:
         merged.coefficient = group.constant
     else:
         merged.coefficient = _overlaid(line, group, merged, writer)
-        merged.limits = common_limits(merged, [term for (term, _), _ in group.members])
+        parts = [term for (term, _), _ in group.members]
+        if any(term.limits for term in parts):
+            merged.limits = common_limits(merged, parts, tuple(shape))
     finished = merged.finish()
     assert finished is not None
     return finished

@@ -11,7 +11,10 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from .maps import IndexMap, constant, label
+import numpy as np
+
+from .maps import IndexMap, constant, from_values, label
+from .masks import Limit, Mask, joined, tabulated
 from .terms import Factor, Number, Term
 
 __all__ = ["Draft", "DraftFactor"]
@@ -45,7 +48,7 @@ class Draft:
     coefficient: Number = 1
     conj: bool = False
     equations: list[IndexMap] = field(default_factory=list)
-    limits: list[IndexMap] = field(default_factory=list)
+    limits: list[Limit] = field(default_factory=list)
     extents: tuple[int, ...] = ()
 
     @classmethod
@@ -55,6 +58,8 @@ class Draft:
 
         def rename(axes: tuple[IndexMap, ...]) -> list[IndexMap]:
             return [axis.renamed(names) for axis in axes] if names else list(axes)
+
+        limits: list[Limit] = list(term.limits)
 
         return cls(
             {n + first_label: size for n, size in enumerate(term.sizes)},
@@ -66,7 +71,7 @@ class Draft:
             ],
             term.coefficient,
             term.conj,
-            limits=rename(term.limits),
+            limits=[limit.renamed(names) for limit in limits] if names else limits,
         )
 
     def copy(self) -> Draft:
@@ -148,14 +153,17 @@ class Draft:
         """Drop a label that has been summed over, with what limits say of it.
 
         Of two limits in which it has opposite signs a sum without it stays: from `a - k` and
-        `k - b`, the limits of a product of triangles, `a - b`.
+        `k - b`, the limits of a product of triangles, `a - b`. Of masks their boolean product does.
         """
         kept = [limit for limit in self.limits if name not in limit.labels]
-        strides = [(limit, limit.stride(name)) for limit in self.limits if name in limit.labels]
+        held = [limit for limit in self.limits if name in limit.labels]
+        strides = [(limit, limit.stride(name)) for limit in held if isinstance(limit, IndexMap)]
         for above, up in strides:
             for below, down in strides:
                 if up and down and up > 0 > down:
                     kept.append(above.scaled(-down).plus(below.scaled(up), self.sizes))
+        if len(strides) < len(held):
+            kept += joined(held, self.sizes, name)
         self.limits = list(dict.fromkeys(kept))
         del self.sizes[name]
 
@@ -182,7 +190,7 @@ class Draft:
                     continue
                 if high < 0 or low >= extent:
                     return False
-                for name, part in axis.parts:
+                for name, part in () if isinstance(axis, Mask) else axis.parts:
                     if not isinstance(part, int):
                         continue
                     # What label `name` must make up for, given the best of all others.
@@ -249,7 +257,7 @@ class Draft:
                 if all(self._fusible(axis, major, minor) for axis in maps):
                     size = self.sizes[minor]
                     fused = self.fresh(self.sizes[major] * size)
-                    self.limits = [a for a in self.limits if self._fusible(a, major, minor)]
+                    self.limits = self._limits_fused(major, minor, fused)
                     # The fused label takes over the minor label's strides; the major's parts
                     # are then implied by it and vanish.
                     self.bind(major, constant(0))
@@ -257,12 +265,29 @@ class Draft:
                     return self._fuse_labels()
         return None
 
+    def _limits_fused(self, major: int, minor: int, fused: int) -> list[Limit]:
+        """Limits that stay when two labels become one, masks over both of them already with it."""
+        kept: list[Limit] = []
+        digits = np.divmod(np.arange(self.sizes[fused]), self.sizes[minor])
+        for limit in self.limits:
+            if isinstance(limit, IndexMap):
+                kept += [limit] if self._fusible(limit, major, minor) else []
+                continue
+            moved: Limit | None = limit
+            for name, digit in zip((major, minor), digits, strict=True):
+                moved = moved and moved.substituted(name, from_values(fused, digit), self.sizes)
+            kept += [] if moved is None else [moved]
+        return kept
+
     def _fusible(self, axis: IndexMap, major: int, minor: int) -> bool:
         first, second = axis.stride(major), axis.stride(minor)
         return first is not None and second is not None and first == second * self.sizes[minor]
 
-    def _number_labels(self) -> tuple[Term, list[int]]:
-        """Number labels by first appearance (large strides first within a map)."""
+    def _number_labels(self) -> tuple[Term, list[int]] | None:
+        """Number labels by first appearance (large strides first within a map); None for zero."""
+        limits = self._sharp_limits()
+        if any(isinstance(limit, Mask) and not limit.marks.some for limit in limits):
+            return None
         axes = (*self.out, *self.into, *(a for f in self.factors for a in f.factor.axes))
         names = {name: k for k, name in enumerate(_by_appearance(axes))}
         term = Term(
@@ -275,19 +300,23 @@ class Draft:
             ),
             self.coefficient,
             self.conj,
-            tuple(limit.renamed(names) for limit in self._sharp_limits()),
+            tuple(limit.renamed(names) for limit in limits),
         )
         return term, [f.operand for f in self.factors]
 
-    def _sharp_limits(self) -> list[IndexMap]:
+    def _sharp_limits(self) -> list[Limit]:
         """Limits that say something of positions, the sharpest of those with the same parts."""
-        sharp: dict[tuple[object, ...], IndexMap] = {}
+        sharp: dict[object, Limit] = {}
         if not self.limits or not self.factors:
             return []
         positions = self.position_labels
-        for limit in self.limits:
-            other = sharp.get(limit.parts, limit)
-            if positions.issuperset(limit.labels) and limit.bounds(self.sizes)[0] < 0:
+        said = [limit for limit in self.limits if positions.issuperset(limit.labels)]
+        for limit in tabulated(said, self.sizes):
+            if isinstance(limit, Mask):
+                sharp[limit] = limit
+            elif limit.bounds(self.sizes)[0] < 0:
+                other = sharp.get(limit.parts, limit)
+                assert isinstance(other, IndexMap)
                 sharp[limit.parts] = limit if limit.offset <= other.offset else other
         return list(sharp.values())
 

@@ -9,6 +9,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from .maps import IndexMap
+from .masks import Limit
 from .runs import Run, runs
 from .terms import Structure, Term
 
@@ -195,7 +196,7 @@ def _count(term: Term) -> int:
     return count * math.prod(sizes[n] for n in free)
 
 
-def _within(limits: list[IndexMap], sizes: dict[int, int]) -> int:
+def _within(limits: list[Limit], sizes: dict[int, int]) -> int:
     """Number of assignments of some labels at which no limit is negative."""
     # Where limits are affine in a label, it runs over an interval for every choice of the others.
     affine = [n for n in sizes if all(limit.stride(n) is not None for limit in limits)]
@@ -204,8 +205,10 @@ def _within(limits: list[IndexMap], sizes: dict[int, int]) -> int:
     box = [sizes[n] for n in others]
     low, high = np.zeros(box, np.int64), np.full(box, 0 if last is None else sizes[last] - 1)
     for limit in limits:
-        stride = next((s for n, s in limit.parts if n == last and isinstance(s, int)), 0)
-        rest = IndexMap(limit.offset, tuple(part for part in limit.parts if part[0] != last))
+        stride, rest = 0, limit
+        if last is not None and isinstance(limit, IndexMap):
+            stride = limit.stride(last) or 0
+            rest = IndexMap(limit.offset, tuple(part for part in limit.parts if part[0] != last))
         values = rest.evaluate(others, sizes)
         if stride > 0:
             low = np.maximum(low, -(values // stride))

@@ -9,6 +9,7 @@ from dataclasses import replace
 from .contract import materialize_all, multiply_out
 from .draft import Draft
 from .maps import label
+from .masks import Limit, either
 from .operations import Combine, Einsum, Read, RecipeWriter
 from .terms import Factor, Number, Term
 
@@ -88,7 +89,10 @@ def _merged(group: list[Item], constant: Number, writer: RecipeWriter) -> Item:
     head = group[0][0]
     factor = Factor(tuple(label(name) for name in output), operation.shape)
     shared = [limit for limit in head.limits if all(limit in term.limits for term, _ in group)]
-    limits = tuple(shared) if constant == 0 else ()
+    limits: tuple[Limit, ...] = ()
+    if constant == 0:
+        cases = [term.limits for term, _ in group]
+        limits = (*shared, *either(cases, dict(enumerate(head.sizes)), shared))
     return replace(head, factors=(factor,), coefficient=common, limits=limits), [value]
 
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from .maps import IndexMap, constant, from_values, label
+from .masks import Limit
 from .terms import Factor, Structure, Term, intern_structure, with_terms
 
 __all__ = [
@@ -121,7 +122,7 @@ def _term(
     sizes: tuple[int, ...],
     out: tuple[IndexMap, ...],
     into: tuple[IndexMap, ...],
-    limits: tuple[IndexMap, ...] = (),
+    limits: tuple[Limit, ...] = (),
 ) -> Term:
     factor = Factor(tuple(label(k) for k in range(len(sizes))), sizes)
     return Term(sizes, out, into, (factor,), limits=limits)

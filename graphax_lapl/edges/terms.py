@@ -10,9 +10,10 @@ Positions outside a dimension are dropped. Example: the Jacobian of `y = x[1:] *
 `y` of length 3 is one term with a single label `a` of size 3, `out = a`, `in = a + 1` and the
 factor `w[a]`: three numbers for a 3 x 4 matrix.
 
-A term may also know where it is zero: where one of its `limits`, maps of the same kind, is
-negative. A triangular block is `out = a`, `in = b` with the limit `a - b`. The values there are
-zero anyhow, so limits change no number: they say which entries a sparse result leaves out.
+A term may also know where it is zero: where one of its `limits`, maps of the same kind or tables
+(`masks.py`), is negative. A triangular block is `out = a`, `in = b` with the limit `a - b`. The
+values there are zero anyhow, so limits change no number: they say which entries a sparse result
+leaves out.
 
 Complex numbers. A map into or out of a complex array is linear over the reals only. Between complex
 arrays a term acts on the input (`conj=False`) or on its complex conjugate (`conj=True`); from
@@ -31,6 +32,7 @@ from functools import cached_property
 from typing import Final
 
 from .maps import IndexMap
+from .masks import Limit
 
 __all__ = ["Factor", "Number", "Opaque", "Structure", "Term", "intern_structure", "with_terms"]
 
@@ -89,7 +91,8 @@ class Term:
         factors: the arrays that are multiplied.
         coefficient: a number known while planning.
         conj: whether the term acts on the conjugate of a complex input.
-        limits: maps of position labels; where one is negative, the product of the factors is zero.
+        limits: maps or masks of position labels; where one is negative, the product of the factors
+            is zero.
     """
 
     sizes: tuple[int, ...]
@@ -98,7 +101,7 @@ class Term:
     factors: tuple[Factor, ...] = ()
     coefficient: Number = 1
     conj: bool = False
-    limits: tuple[IndexMap, ...] = ()
+    limits: tuple[Limit, ...] = ()
 
     @cached_property
     def pattern(self) -> tuple[object, ...]:

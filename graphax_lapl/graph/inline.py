@@ -9,6 +9,7 @@ is honoured and its structure is kept.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +28,7 @@ from .known_values import (
     support_of_constant,
 )
 from .listing import Atom, Constant, Equation, Listing, Variable, scan_counts
-from .numpy_values import numpy_result
+from .numpy_values import moved, numpy_result
 from .tangent_program import differentiable_outputs, tangent_program
 from .users_rules import is_users_rule
 
@@ -90,6 +91,8 @@ class _Inliner:
         # Where an inlined tangent program comes from: its own lines mean nothing to the user.
         self.origin: Any = None
         self.callers: tuple[Any, ...] = ()
+        # Known floating-point arrays that are repeated: the listing keeps the smaller array.
+        self.repeated: dict[int, np.ndarray] = {}
         # For variables after a function with its own rule: the one that its value moves with.
         self.shadows: dict[int, Atom] = {}
 
@@ -196,12 +199,18 @@ class _Inliner:
                 self.seen[key] = found
             if not any(reference.active for reference in inputs) and len(found) == 1:
                 supports = [self.listing.support_of(reference.atom) for reference in inputs]
-                support = moved_support(equation, supports, outputs[0].shape)
+                which = self.held(inputs[0].atom) if name == "select_n" else None
+                support = moved_support(equation, supports, outputs[0].shape, which)
                 if support is not None:
                     self.listing.support[found[0]] = support
             if name == "broadcast_in_dim" and len(inputs) == 1:
                 dimensions = tuple(equation.params["broadcast_dimensions"])
                 self.listing.broadcasts[found[0]] = (inputs[0].atom, dimensions)
+                repeated = self.held(inputs[0].atom)
+                if repeated is not None and math.prod(outputs[0].shape) <= MAX_KNOWN_FLOAT:
+                    held = moved(name, equation.params, repeated, outputs[0].shape)
+                    assert held is not None
+                    self.repeated[found[0]] = held
         references = []
         for variable, output in zip(found, outputs, strict=True):
             carried = orders if output.differentiable else 0
@@ -258,6 +267,13 @@ class _Inliner:
         """The atom that the value of `atom` moves with."""
         return self.shadows.get(atom, atom) if isinstance(atom, int) else atom
 
+    def held(self, atom: Atom) -> np.ndarray | None:
+        """The value of an atom where it is known, or repeats what is known."""
+        known = self.listing.known_value(atom)
+        if known is None and isinstance(atom, int):
+            return self.repeated.get(atom)
+        return known
+
     def evaluate_known(self, equation: Any, inputs: list[_Reference]) -> list[_Reference] | None:
         """Evaluate an equation on known values, where its results may matter for structure."""
         if equation.effects or not equation.outvars or any(r.active for r in inputs):
@@ -270,7 +286,7 @@ class _Inliner:
             limit = MAX_KNOWN_FLOAT if dtypes.issubdtype(dtype, np.inexact) else MAX_KNOWN
             if aval.size > limit:
                 return None
-        values = [self.listing.known_value(reference.atom) for reference in inputs]
+        values = [self.held(reference.atom) for reference in inputs]
         if any(value is None for value in values) or equation.primitive.name in NEVER_KNOWN:
             return None
         if equation.primitive.name == "broadcast_in_dim" and dtypes.issubdtype(

@@ -59,15 +59,34 @@ def support_of_constant(value: Any) -> np.ndarray | None:
 
 
 def moved_support(
-    equation: Any, supports: Sequence[np.ndarray | None], shape: tuple[int, ...]
+    equation: Any,
+    supports: Sequence[np.ndarray | None],
+    shape: tuple[int, ...],
+    which: np.ndarray | None = None,
 ) -> np.ndarray | None:
-    """Where the result of an equation on constants is not zero, from where its operands are not."""
+    """Where the result of an equation on constants is not zero, from where its operands are not.
+
+    Args:
+        equation: the equation.
+        supports: of its operands; None where one is not known to be zero anywhere.
+        shape: of the result.
+        which: the first operand of a selection, where it is known.
+    """
     name = equation.primitive.name
     if all(support is None for support in supports) or math.prod(shape) > MAX_SUPPORT:
         return None
     if name == "mul":
         found = [np.broadcast_to(support, shape) for support in supports if support is not None]
         return np.logical_and.reduce(found)
+    if name == "select_n":
+        full = [np.ones(shape, bool) if s is None else s for s in supports[1:]]
+        cases = np.stack([np.broadcast_to(case, shape) for case in full])
+        if which is None:
+            either = np.logical_or.reduce(cases)
+            return None if either.all() else either
+        chosen = np.broadcast_to(np.clip(which, 0, len(cases) - 1).astype(np.intp), shape)
+        support: np.ndarray = np.take_along_axis(cases, chosen[None], 0)[0]
+        return None if support.all() else support
     first = supports[0]
     if first is None or name not in MOVES | SCALINGS:
         return None

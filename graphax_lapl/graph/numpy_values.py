@@ -25,6 +25,10 @@ EXACT: dict[str, Callable[..., Any]] = {
     "ge": np.greater_equal,
     "eq": np.equal,
     "ne": np.not_equal,
+    "abs": np.abs,
+    "neg": np.negative,
+    "floor": np.floor,
+    "ceil": np.ceil,
 }
 #: Exact for integers, which wrap in their dtype, and rounded correctly.
 ROUNDED: dict[str, Callable[..., Any]] = {

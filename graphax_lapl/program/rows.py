@@ -17,7 +17,7 @@ from functools import lru_cache
 from ..edges.maps import IndexMap
 from ..edges.terms import Structure
 from ..graph.listing import Equation
-from ..rules.control_flow import partners
+from ..rules.bodies import partners
 from ..rules.lowering import closure
 from ..rules.registry import find_user_rule
 from ..rules.second_order import SecondOrderGraph

@@ -11,91 +11,25 @@ asked of the backward function of a user's rule: which dimensions hold the cotan
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any
 
 import jax
 import numpy as np
-from jax import dtypes
 
-from ..edges.terms import Structure
+from ..edges.masks import Limit, pattern_mask
 from ..edges.unify import Unsolvable
 from ..errors import GraphaxLaplError
-from ..graph.inline import flatten_jaxpr
 from ..graph.listing import Equation, scan_counts
-from .lowering import local_partials
-from .opaque import AS_A_WHOLE, modes, treatment
+from .bodies import Aligned, Body
+from .entry_patterns import entry_patterns, given_integers, through_body
+from .opaque import AS_A_WHOLE, modes
 from .registry import defrule
 from .site import Piece, Site, not_before
 
-__all__ = ["diagonal_pairs", "partners", "scan_counts"]
-
-#: For a value that an input moves: dimensions that hold the input's position.
-Aligned = frozenset[int]
-
-
-class Body:
-    """The local structures of a nested jaxpr."""
-
-    def __init__(self, closed: Any, moving: int | None = None):
-        """Inline the jaxpr and ask the rules about its equations.
-
-        Args:
-            closed: the jaxpr.
-            moving: the only input that moves; by default all that are not integers do.
-        """
-        variables = [variable.aval for variable in closed.jaxpr.invars]
-        moves = [
-            _is_inexact(aval) if moving is None else k == moving for k, aval in enumerate(variables)
-        ]
-        self.listing, self.active = flatten_jaxpr(closed, moves, treatment)
-        arrows, _ = local_partials(self.listing)
-        self.arrows: list[tuple[int, int, Structure]] = [
-            (u, v, arrow.recipe.result)
-            for (u, v), arrow in sorted(arrows.items(), key=lambda item: item[0][1])
-            if arrow.recipe.result is not None
-        ]
-        self.moves = moves
-        self.inputs = [self.listing.vertex(variable) for variable in self.listing.inputs]
-        self.outputs = [
-            self.listing.vertex(atom) if active and isinstance(atom, int) else None
-            for atom, active in zip(self.listing.outputs, self.active, strict=True)
-        ]
-
-    def shape(self, k: int) -> tuple[int, ...]:
-        """Shape of an output."""
-        return self.listing.type_of(self.listing.outputs[k]).shape
-
-    def push(self, starts: dict[int, Aligned]) -> dict[int, Aligned]:
-        """Aligned dimensions of the outputs that are reached, from those of inputs that move."""
-        held = {self.inputs[position]: aligned for position, aligned in starts.items()}
-        for u, v, structure in self.arrows:
-            if u not in held:
-                continue
-            reached = frozenset(out for into in held[u] for out in partners(structure, into))
-            held[v] = held[v] & reached if v in held else reached
-        return {
-            k: held[variable]
-            for k, variable in enumerate(self.outputs)
-            if variable is not None and variable in held
-        }
-
-
-def _is_inexact(aval: Any) -> bool:
-    return hasattr(aval, "dtype") and bool(dtypes.issubdtype(aval.dtype, np.inexact))
-
-
-@lru_cache(maxsize=4096)
-def partners(structure: Structure, into: int) -> frozenset[int]:
-    """Dimensions of the output that are at the position of the input along `into`."""
-    rank = len(structure.out_shape)
-    return frozenset(
-        out
-        for out in range(rank)
-        if all(term.out[out] == term.into[into] for term in structure.terms)
-    )
-
+__all__ = ["diagonal_pairs", "scan_counts"]
 
 #: For each input and output that it reaches: pairs of dimensions along which a map is diagonal.
 Pairs = dict[tuple[int, int], tuple[tuple[int, int], ...]]
@@ -192,17 +126,39 @@ def _reached(
 
 @defrule("scan", "while", "cond")
 def _loop(site: Site, i: int, k: int) -> list[Piece]:
-    """One map per pair of input and output, diagonal where the body is."""
+    """One map per pair of input and output, diagonal and zero where the body says so."""
     found = diagonal_pairs(site.equation)
     pairs = () if found is None else found.get((i, k))
     if pairs is None:
         return []
     site.note(AS_A_WHOLE)
-    batch_in, batch_out = [d for d, _ in pairs], [e for _, e in pairs]
     forward, reverse = (True, False) if site.name == "while" else modes(site, i, k)
+    pattern = entry_patterns(site.equation, given_integers(site)).get((i, k))
+    if pattern is not None:
+        return _linear(site, i, k, pairs, pattern, forward=forward, reverse=reverse)
+    batch_in, batch_out = [d for d, _ in pairs], [e for _, e in pairs]
     steps = _ordered_steps(site, i, k) if 0 not in batch_in else []
     limits = [not_before(*pair) for pair in steps]
     return site.opaque(i, k, batch_in, batch_out, forward=forward, reverse=reverse, limits=limits)
+
+
+def _within(
+    pattern: np.ndarray,
+    in_shape: tuple[int, ...],
+    out_shape: tuple[int, ...],
+    known: Iterable[tuple[int, int]],
+) -> tuple[tuple[tuple[int, int], ...], list[Limit]]:
+    """Pairs of dimensions (of input, of output) along which a pattern is diagonal, and its mask."""
+    whole = pattern.reshape((*out_shape, *in_shape))
+    places = np.nonzero(whole)
+    pairs = dict(known)
+    for d, size in enumerate(in_shape):
+        for e, extent in enumerate(out_shape):
+            if d in pairs or e in pairs.values() or size != extent or size == 1:
+                continue
+            if (places[e] == places[len(out_shape) + d]).all():
+                pairs[d] = e
+    return tuple(pairs.items()), [pattern_mask(whole)]
 
 
 def _ordered_steps(site: Site, i: int, k: int) -> list[tuple[int, int]]:
@@ -218,12 +174,25 @@ def _ordered_steps(site: Site, i: int, k: int) -> list[tuple[int, int]]:
 _in_backward: ContextVar[bool] = ContextVar("in_backward", default=False)
 
 
-@lru_cache(maxsize=512)
-def _backward_pairs(equation: Equation, i: int, k: int, types: tuple[Any, ...]) -> Any:
-    """Pairs of dimensions (of output k, of input i) along which a backward function is diagonal.
+#: What is known of a linear function: its pairs of dimensions, and its pattern where it is small;
+#: None where it leads nowhere.
+Known = tuple[tuple[tuple[int, int], ...], np.ndarray | None] | None
 
-    None where it leads nowhere.
-    """
+
+def _known_of(body: Body, i: int, k: int) -> Known:
+    """What is known of the map from one input of a body, the only one that moves, to an output."""
+    pairs = _fixed_points(body, len(body.inputs), 0).get((i, k))
+    if pairs is None:
+        return None
+    shape = body.listing.variables[body.inputs[i]].shape
+    if len(pairs) == len(shape) == len(body.shape(k)):
+        return pairs, None
+    return pairs, through_body(body).get((i, k))
+
+
+@lru_cache(maxsize=512)
+def _backward_known(equation: Equation, i: int, k: int, types: tuple[Any, ...]) -> Known:
+    """What is known of a backward function, from the cotangent of output k to that of input i."""
 
     def pulled(cotangent: Any, *values: Any) -> Any:
         def along(x: Any) -> Any:
@@ -235,13 +204,13 @@ def _backward_pairs(equation: Equation, i: int, k: int, types: tuple[Any, ...]) 
         return equation.evaluate(*values)[k]
 
     if _in_backward.get():
-        return ()  # one that calls itself would be asked for ever
+        return (), None  # one that calls itself would be asked for ever
     token = _in_backward.set(True)
     try:
         body = Body(jax.make_jaxpr(pulled)(jax.eval_shape(out, *types), *types), moving=0)
-        return _fixed_points(body, len(body.inputs), 0).get((0, 0))
+        return _known_of(body, 0, 0)
     except (GraphaxLaplError, NotImplementedError, Unsolvable):
-        return ()
+        return (), None
     finally:
         _in_backward.reset(token)
 
@@ -250,7 +219,45 @@ def _backward_pairs(equation: Equation, i: int, k: int, types: tuple[Any, ...]) 
 def _custom_vjp(site: Site, i: int, k: int) -> list[Piece]:
     """The user's backward function; it has no forward mode."""
     types = tuple(jax.ShapeDtypeStruct(t.shape, t.dtype) for t in site.inputs)
-    pairs = _backward_pairs(site.equation, i, k, types)
-    if pairs is None:
+    known = _backward_known(site.equation, i, k, types)
+    if known is None:
         return []
-    return site.opaque(i, k, [e for _, e in pairs], [d for d, _ in pairs], forward=False)
+    pairs, pattern = tuple((e, d) for d, e in known[0]), known[1]
+    return _linear(site, i, k, pairs, None if pattern is None else pattern.T, forward=False)
+
+
+def _linear(
+    site: Site,
+    i: int,
+    k: int,
+    pairs: tuple[tuple[int, int], ...],
+    pattern: np.ndarray | None,
+    forward: bool = True,
+    reverse: bool = True,
+) -> list[Piece]:
+    """One map, diagonal along pairs of dimensions (of input, of output), within a pattern."""
+    limits: list[Limit] = []
+    if pattern is not None:
+        pairs, limits = _within(pattern, site.shape(i), site.outputs[k].shape, pairs)
+    batch_in, batch_out = [d for d, _ in pairs], [e for _, e in pairs]
+    return site.opaque(i, k, batch_in, batch_out, forward=forward, reverse=reverse, limits=limits)
+
+
+@lru_cache(maxsize=512)
+def _solution_known(equation: Equation, i: int, k: int) -> Known:
+    """What is known of a linear solve, from a right-hand side to a solution."""
+    solve, lengths = equation.params["jaxprs"].solve, equation.params["const_lengths"]
+    place = i - sum(lengths) + lengths.solve
+    if place < lengths.solve:
+        return (), None
+    try:
+        return _known_of(Body(solve, moving=place), place, k)
+    except (GraphaxLaplError, NotImplementedError, Unsolvable):
+        return (), None
+
+
+@defrule("custom_linear_solve")
+def _linear_solve(site: Site, i: int, k: int) -> list[Piece]:
+    """Linear in its right-hand sides, as it stands in its own tangent program."""
+    known = _solution_known(site.equation, i, k)
+    return [] if known is None else _linear(site, i, k, *known)

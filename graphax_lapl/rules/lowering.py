@@ -16,7 +16,14 @@ from .registry import find_rule
 from .site import Piece, Reference, Site
 from .zeros import without_zeros
 
-__all__ = ["check_holomorphic", "closure", "identity_structure", "local_partials", "lower"]
+__all__ = [
+    "check_holomorphic",
+    "closure",
+    "identity_structure",
+    "local_partials",
+    "lower",
+    "pieces_of",
+]
 
 
 def lower(
@@ -80,27 +87,23 @@ def lower(
 
 
 def local_partials(
-    listing: Listing,
+    listing: Listing, values: PossibleValues | None = None
 ) -> tuple[dict[tuple[int, int], Arrow], dict[int, Equation]]:
-    """All local partials by (from, to), and the equation that computes each vertex."""
+    """All local partials by (from, to), and the equation that computes each vertex.
+
+    Args:
+        listing: the flat program.
+        values: what is known of its integers; by default what follows from the program alone.
+    """
     pieces: dict[tuple[int, int], list[Piece]] = {}
     makers: dict[int, Equation] = {}
-    values = PossibleValues(listing)
+    values = PossibleValues(listing) if values is None else values
     for equation in listing.equations:
         if not any(equation.active):
             continue
-        site = Site(listing, equation, values)
-        rule = find_rule(equation) or fallback
-        for k, output in enumerate(equation.outputs):
-            if output not in listing.active:
-                continue
-            makers[output] = equation
-            for i, atom in enumerate(equation.inputs):
-                if not equation.active[i] or not isinstance(atom, int):
-                    continue
-                found = [q for p in rule(site, i, k) for q in without_zeros(p, listing)]
-                if found:
-                    pieces.setdefault((listing.vertex(atom), output), []).extend(found)
+        makers |= {output: equation for output in equation.outputs if output in listing.active}
+        for arrow, found in pieces_of(listing, equation, values).items():
+            pieces.setdefault(arrow, []).extend(found)
     arrows = {}
     for (u, v), parts in pieces.items():
         structure = _structure(listing, u, v, [piece.term for piece in parts])
@@ -109,6 +112,25 @@ def local_partials(
             references: list[Reference] = [r for piece in parts for r in piece.references]
             arrows[u, v] = Arrow(recipe, tuple(references))
     return arrows, makers
+
+
+def pieces_of(
+    listing: Listing, equation: Equation, values: PossibleValues
+) -> dict[tuple[int, int], list[Piece]]:
+    """What an equation's rule says of it, by (from, to)."""
+    pieces: dict[tuple[int, int], list[Piece]] = {}
+    site = Site(listing, equation, values)
+    rule = find_rule(equation) or fallback
+    for k, output in enumerate(equation.outputs):
+        if output not in listing.active:
+            continue
+        for i, atom in enumerate(equation.inputs):
+            if not equation.active[i] or not isinstance(atom, int):
+                continue
+            found = [q for p in rule(site, i, k) for q in without_zeros(p, listing)]
+            if found:
+                pieces.setdefault((listing.vertex(atom), output), []).extend(found)
+    return pieces
 
 
 def _structure(listing: Listing, u: int, v: int, terms: list[Term]) -> Structure:

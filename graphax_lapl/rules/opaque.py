@@ -138,8 +138,8 @@ def _fft(site: Site, i: int, k: int) -> list[Piece]:
     return site.opaque(i, k, range(count), range(count))
 
 
-#: Linear solves appear in their own tangent programs, and are opaque there by design.
-EXPECTED = frozenset({"custom_linear_solve"})
+#: Primitives whose rule is for where they stand in their own tangent programs, applied to tangents.
+OF_TANGENTS = frozenset({"custom_linear_solve"})
 
 #: Why a primitive without a rule is opaque.
 NO_RULE = "no rule"
@@ -147,8 +147,6 @@ NO_RULE = "no rule"
 
 def fallback(site: Site, i: int, k: int) -> list[Piece]:
     """What has no rule: opaque, and noted."""
-    if site.name in EXPECTED:
-        return site.opaque(i, k)
     site.note(NO_RULE)
     return site.opaque(i, k, reverse=is_transposable(site, i, k))
 
@@ -243,7 +241,7 @@ def treatment(primitive: Any, params: dict[str, Any], stack: tuple[str, ...]) ->
     known = known_call(name, params)
     if known is not None:
         return KNOWN_CALL + known
-    if name in RULES:
+    if name in RULES and name not in OF_TANGENTS:
         return "rule"
     if name in CALLS:
         return "inline"

@@ -10,134 +10,78 @@ kept. Nothing is guessed: what is not followed may be any number of its dtype.
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from jax import dtypes, lax
+from jax import lax
 
-from ..graph.listing import Atom, Equation, Listing
-from ..graph.numpy_values import EXACT, MOVES, ROUNDED, moved
+from ..graph.inline import flatten_jaxpr
+from ..graph.listing import Atom, Equation, Listing, scan_counts
+from ..graph.numpy_values import MOVES, moved
 from .gathers import MODES, gathered_positions
+from .integer_ranges import (
+    ENTRYWISE,
+    FIXED,
+    MAX_TABLE,
+    WITH_PARAMETERS,
+    Possible,
+    bounded,
+    concatenated,
+    entrywise,
+    integer_range,
+    interval,
+    of_table,
+    padded,
+)
 
-__all__ = ["Possible", "PossibleValues"]
+__all__ = ["MAX_INTEGERS", "Possible", "PossibleValues"]
 
-#: Largest table of values (values per entry times entries) that is followed.
-MAX_TABLE = 1 << 18
-#: Origin of an entry that has one value only.
-FIXED = -1
-
-
-@dataclass(frozen=True, eq=False)
-class Possible:
-    """What the entries of an integer or boolean array of `shape` may be.
-
-    Attributes:
-        low: the smallest value of each entry, int64, of `shape`.
-        high: the largest.
-        values: all of them, shape `(count, *shape)`, some more than once; None for an interval.
-        origin: of each entry what its value comes from: entries of one origin take the same of
-            their `count` values at once (the last, where one has fewer than the other).
-    """
-
-    low: np.ndarray
-    high: np.ndarray
-    values: np.ndarray | None = None
-    origin: np.ndarray | None = None
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the array."""
-        return self.low.shape
-
-    def taken(self, positions: np.ndarray) -> Possible:
-        """The entries at flat positions, in an array of their shape."""
-        low, high = self.low.reshape(-1)[positions], self.high.reshape(-1)[positions]
-        if self.values is None or self.origin is None:
-            return Possible(low, high)
-        values = self.values.reshape(len(self.values), -1)[:, positions]
-        return Possible(low, high, values, self.origin.reshape(-1)[positions])
-
-    def broadcast(self, shape: tuple[int, ...]) -> Possible:
-        """A single number, repeated; or itself."""
-        if self.shape == shape:
-            return self
-        return self.taken(np.zeros(shape, np.intp))
-
-
-def _trunc_div(a: np.ndarray, b: np.ndarray) -> np.ndarray | None:
-    if (b == 0).any():
-        return None
-    quotient: np.ndarray = (a - np.fmod(a, b)) // b
-    return quotient
-
-
-def _trunc_rem(a: np.ndarray, b: np.ndarray) -> np.ndarray | None:
-    return None if (b == 0).any() else np.fmod(a, b)
-
-
-def _clamp(low: np.ndarray, x: np.ndarray, high: np.ndarray) -> np.ndarray:
-    return np.minimum(np.maximum(x, low), high)
-
-
-def _select(which: np.ndarray, *cases: np.ndarray) -> np.ndarray:
-    chosen = np.clip(which, 0, len(cases) - 1, dtype=np.intp)
-    return np.take_along_axis(np.stack(cases), chosen[None], 0)[0]
-
-
-def _negative(x: np.ndarray) -> np.ndarray:
-    return np.subtract(x.dtype.type(0), x)
-
-
-#: What a primitive does to each entry, in the dtype of the operands, which wraps as JAX's does;
-#: None where it cannot be said.
-_ENTRYWISE: dict[str, Callable[..., np.ndarray | None]] = {
-    **EXACT,
-    **ROUNDED,
-    "neg": _negative,
-    "abs": np.abs,
-    "sign": np.sign,
-    "and": np.bitwise_and,
-    "or": np.bitwise_or,
-    "xor": np.bitwise_xor,
-    "not": np.invert,
-    "div": _trunc_div,
-    "rem": _trunc_rem,
-    "clamp": _clamp,
-    "select_n": _select,
-}
-#: Primitives that are monotone in each operand, by rules that need no care about overflow.
-_MONOTONE = frozenset({"max", "min", "clamp", "sign", "lt", "le", "gt", "ge"})
-#: Likewise, but their results may leave the dtype; `div` where the divisor has one sign.
-_GROWING = frozenset({"add", "sub", "mul", "neg", "div"})
-#: Conversions of integers, and powers, have a parameter.
-_WITH_PARAMETERS = frozenset({"convert_element_type", "integer_pow"})
+#: Largest integer operands (entries) that are followed through the steps of a loop.
+MAX_INTEGERS = 1 << 12
+#: Most equations, those of all steps together, through which a loop's integers are followed.
+MAX_EQUATIONS = 1 << 12
 #: What reads integers at positions.
 _LOOKUPS = frozenset({"gather", "dynamic_slice"})
+#: What integers come out of step by step.
+_LOOPS = frozenset({"scan"})
 #: What is followed to its operands.
 _FOLLOWED = (
-    frozenset(_ENTRYWISE)
-    | _WITH_PARAMETERS
+    frozenset(ENTRYWISE)
+    | WITH_PARAMETERS
     | MOVES
     | _LOOKUPS
     | {"concatenate", "stack", "copy", "stop_gradient"}
 )
-#: Bounds that stand for any number: beyond them sums of two would leave 64 bits.
-_FAR = float(1 << 62)
+#: Comparisons of numbers that nothing is known of are still zero or one.
+_COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 
 
 class PossibleValues:
     """The possible values of the variables of a listing, found where they are asked for."""
 
-    def __init__(self, listing: Listing):
-        """Look at a finished listing."""
+    def __init__(self, listing: Listing, given: Mapping[int, Possible] | None = None):
+        """Look at a finished listing.
+
+        Args:
+            listing: the flat program.
+            given: bounds of some of its input variables.
+        """
         self.listing = listing
         self._makers: dict[int, Equation] | None = None
         self._found: dict[int, Possible | None] = {}
+        self._loops: dict[Equation, Mapping[int, Possible]] = {}
         self._origins = 0
+        for variable, possible in (given or {}).items():
+            dtype = listing.variables[variable].dtype
+            if (possible.low == possible.high).all():
+                whole = possible.low[None].astype(dtype)
+                self._found[variable] = of_table(whole, np.full(possible.shape, FIXED, np.int64))
+            else:
+                bounds = Possible(possible.low, possible.high)
+                self._found[variable] = self._told_apart(bounds, dtype)
 
     def of(self, atom: Atom) -> Possible | None:
         """What an atom's entries may be; None where nothing is known, or it holds no integers."""
@@ -150,7 +94,7 @@ class PossibleValues:
                 stack.pop()
                 continue
             maker = self._makers.get(key)
-            follow = maker is not None and maker.name in _FOLLOWED and self._is_whole(key)
+            follow = maker is not None and maker.name in _FOLLOWED | _LOOPS and self._is_whole(key)
             operands = maker.inputs if maker is not None and follow else ()
             missing = [
                 operand
@@ -173,7 +117,7 @@ class PossibleValues:
 
     def _is_whole(self, variable: int) -> bool:
         type_ = self.listing.variables[variable]
-        return _range(type_.dtype) is not None and 0 < math.prod(type_.shape) <= MAX_TABLE
+        return integer_range(type_.dtype) is not None and 0 < math.prod(type_.shape) <= MAX_TABLE
 
     def _read(self, atom: Atom) -> Possible | None:
         key = self._key(atom)
@@ -182,7 +126,7 @@ class PossibleValues:
         value = self.listing.known_value(atom)
         if value is None or value.dtype.kind not in "biu" or value.size > MAX_TABLE:
             return None
-        if _range(value.dtype) is None:
+        if integer_range(value.dtype) is None:
             return None
         whole = np.asarray(value, self.listing.type_of(atom).dtype)
         fixed = np.full(whole.shape, FIXED, np.int64)
@@ -190,7 +134,7 @@ class PossibleValues:
 
     def _evaluated(self, variable: int, maker: Equation | None) -> Possible | None:
         type_ = self.listing.variables[variable]
-        limits = _range(type_.dtype)
+        limits = integer_range(type_.dtype)
         if limits is None or not self._is_whole(variable):
             return None
         low, high = (np.broadcast_to(np.int64(n), type_.shape) for n in limits)
@@ -201,6 +145,8 @@ class PossibleValues:
             last = self.listing.type_of(maker.inputs[0]).shape[axis] - 1
             if last <= limits[1]:
                 found = Possible(np.zeros_like(low), np.full_like(low, last))
+        elif maker is not None and maker.name in _LOOPS:
+            found = self._looped(maker).get(maker.outputs.index(variable))
         elif maker is not None and maker.name in _FOLLOWED:
             found = self._applied(maker, type_.shape, type_.dtype)
         if found is None or (found.low < limits[0]).any() or (found.high > limits[1]).any():
@@ -228,13 +174,13 @@ class PossibleValues:
         types = [self.listing.type_of(atom) for atom in maker.inputs]
         operands = []
         for atom, type_ in zip(maker.inputs, types, strict=True):
-            found, limits = self._read(atom), _range(type_.dtype)
+            found, limits = self._read(atom), integer_range(type_.dtype)
             if found is None:
                 if maker.name in _COMPARISONS:
-                    return _interval(np.int64(0), np.int64(1), shape)
+                    return interval(np.int64(0), np.int64(1), shape)
                 if limits is None:
                     return None
-                found = _interval(np.int64(limits[0]), np.int64(limits[1]), type_.shape)
+                found = interval(np.int64(limits[0]), np.int64(limits[1]), type_.shape)
             operands.append(found)
         if maker.name in ("copy", "stop_gradient"):
             return operands[0]
@@ -244,26 +190,26 @@ class PossibleValues:
             positions = moved(maker.name, maker.params, places, shape)
             return None if positions is None else whole.taken(positions)
         if maker.name == "concatenate":
-            return _concatenated(operands, maker.params["dimension"])
+            return concatenated(operands, maker.params["dimension"])
         if maker.name == "stack":
             axis = maker.params["axis"] % len(shape)
             thin = (*shape[:axis], 1, *shape[axis + 1 :])
             places = np.arange(math.prod(thin)).reshape(thin)
-            return _concatenated([operand.taken(places) for operand in operands], axis)
+            return concatenated([operand.taken(places) for operand in operands], axis)
         if maker.name in _LOOKUPS:
             return self._looked_up(maker, operands, shape)
         operands = [operand.broadcast(shape) for operand in operands]
-        return self._every_value(maker, operands, dtype) or _bounded(maker, operands)
+        return self._every_value(maker, operands, dtype) or bounded(maker, operands)
 
     def _looked_up(
         self, maker: Equation, operands: list[Possible], shape: tuple[int, ...]
     ) -> Possible | None:
         """Integers read from a table, where table or positions are settled."""
         table, *others = operands
-        anywhere = _interval(table.low.min(), table.high.max(), shape)
+        anywhere = interval(table.low.min(), table.high.max(), shape)
         batch: list[int] = []
         if maker.name == "dynamic_slice":
-            starts = _concatenated([other.taken(np.zeros(1, np.intp)) for other in others], 0)
+            starts = concatenated([other.taken(np.zeros(1, np.intp)) for other in others], 0)
             rank = len(table.shape)
             numbers = lax.GatherDimensionNumbers(tuple(range(rank)), (), tuple(range(rank)))
             sizes, mode = shape, lax.GatherScatterMode.CLIP
@@ -295,7 +241,7 @@ class PossibleValues:
         own = [shape[d] if d in batch else 1 for d in range(len(shape))]
         origin = np.broadcast_to(moving[..., 0].reshape(own), shape)
         assert table.values is not None
-        return _of_table(table.values.reshape(-1)[read], origin)
+        return of_table(table.values.reshape(-1)[read], origin)
 
     def _every_value(
         self, maker: Equation, operands: list[Possible], dtype: Any
@@ -311,8 +257,8 @@ class PossibleValues:
             together = (origin == FIXED) | (operand.origin == FIXED) | (origin == operand.origin)
             if together.all():
                 rows = max(count, len(values))
-                tables = [_padded(table, rows) for table in tables]
-                tables.append(_padded(values, rows))
+                tables = [padded(table, rows) for table in tables]
+                tables.append(padded(values, rows))
                 origin = np.where(origin == FIXED, operand.origin, origin)
                 continue
             if count * len(values) * origin.size > MAX_TABLE:
@@ -323,107 +269,66 @@ class PossibleValues:
         if len(tables[0]) * origin.size > MAX_TABLE:
             return None
         with np.errstate(all="ignore"):
-            made = _entrywise(maker, tables, dtype)
+            made = entrywise(maker, tables, dtype)
         if made is None:
             return None
         if mixed and origin.size == 1:  # many combinations, and mostly few numbers
             kept = np.unique(made.reshape(-1)).reshape(-1, *origin.shape)
             if len(kept) < len(made):
                 made, origin = kept, self._fresh(origin.shape)
-        return _of_table(made.astype(dtype, copy=False), origin)
+        return of_table(made.astype(dtype, copy=False), origin)
+
+    def outputs(self, chosen: range) -> dict[int, Possible]:
+        """Bounds of those of some outputs of the listing that are integers, by number."""
+        found = {}
+        for k in chosen:
+            type_ = self.listing.type_of(self.listing.outputs[k])
+            if not type_.differentiable and math.prod(type_.shape) <= MAX_INTEGERS:
+                possible = self.of(self.listing.outputs[k])
+                if possible is not None and possible.low.size:
+                    found[k] = Possible(possible.low, possible.high)
+        return found
+
+    def _looped(self, maker: Equation) -> Mapping[int, Possible]:
+        """Bounds of the integers that a `scan` returns, by output."""
+        if maker not in self._loops:
+            given = {k: self._read(atom) for k, atom in enumerate(maker.inputs)}
+            known = {k: possible for k, possible in given.items() if possible is not None}
+            self._loops[maker] = _returned(maker, known)
+        return self._loops[maker]
 
 
-#: Comparisons of numbers that nothing is known of are still zero or one.
-_COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
+@lru_cache(maxsize=256)
+def _body(equation: Equation) -> Listing:
+    closed = equation.params["jaxpr"]
+    moves = [False] * len(closed.jaxpr.invars)
+    return flatten_jaxpr(closed, moves, lambda primitive, params, stack: "rule")[0]
 
 
-def _range(dtype: Any) -> tuple[int, int] | None:
-    """Smallest and largest number of an integer dtype; None for others, and beyond 64 bits."""
-    if dtype is None or dtypes.issubdtype(dtype, dtypes.extended):
-        return None
-    kind = np.dtype(dtype)
-    if kind == np.bool_:
-        return 0, 1
-    if kind.kind not in "iu" or kind == np.uint64:
-        return None
-    return int(np.iinfo(kind).min), int(np.iinfo(kind).max)
-
-
-def _of_table(values: np.ndarray, origin: np.ndarray) -> Possible:
-    low, high = values.min(0).astype(np.int64), values.max(0).astype(np.int64)
-    if (low == high).all():
-        values, origin = values[:1], np.full(origin.shape, FIXED, np.int64)
-    return Possible(low, high, values, origin)
-
-
-def _interval(low: Any, high: Any, shape: tuple[int, ...]) -> Possible:
-    return Possible(np.broadcast_to(low, shape), np.broadcast_to(high, shape))
-
-
-def _padded(table: np.ndarray, rows: int) -> np.ndarray:
-    """A table whose last row is repeated."""
-    return table[np.minimum(np.arange(rows), len(table) - 1)]
-
-
-def _concatenated(operands: Sequence[Possible], axis: int) -> Possible:
-    low, high = (np.concatenate([getattr(o, side) for o in operands], axis) for side in _SIDES)
-    tables = [operand.values for operand in operands if operand.values is not None]
-    origins = [operand.origin for operand in operands if operand.origin is not None]
-    rows = max((len(table) for table in tables), default=0)
-    if len(tables) < len(operands) or rows * low.size > MAX_TABLE:
-        return Possible(low, high)
-    values = np.concatenate([_padded(table, rows) for table in tables], axis + 1)
-    return Possible(low, high, values, np.concatenate(origins, axis))
+def _returned(equation: Equation, given: Mapping[int, Possible]) -> dict[int, Possible]:
+    """Bounds of the integers that a `scan` returns, by output, from those of its operands."""
+    counts, length = scan_counts(equation.params), equation.params["length"]
+    if counts is None or not 0 < length <= MAX_EQUATIONS:
+        return {}
+    listing, (constants, carries) = _body(equation), counts
+    if length * max(1, len(listing.equations)) > MAX_EQUATIONS:
+        return {}
+    first = constants + carries
+    held = {k: possible for k, possible in given.items() if k < first}
+    rows: dict[int, dict[int, Possible]] = {}
+    for step in reversed(range(length)) if equation.params["reverse"] else range(length):
+        known = {k: possible.at_step(step) for k, possible in given.items() if k >= first} | held
+        values = PossibleValues(listing, {listing.inputs[k]: p for k, p in known.items()})
+        rows[step] = values.outputs(range(len(listing.outputs)))
+        held = {k: possible for k, possible in held.items() if k < constants}
+        held |= {constants + k: p for k, p in rows[step].items() if k < carries}
+    result = {k - constants: possible for k, possible in held.items() if k >= constants}
+    for k in range(carries, len(listing.outputs)):
+        found = [rows[step][k] for step in range(length) if k in rows[step]]
+        if len(found) == length and length * found[0].low.size <= MAX_INTEGERS:
+            low, high = (np.stack([getattr(row, side) for row in found]) for side in _SIDES)
+            result[k] = Possible(low, high)
+    return result
 
 
 _SIDES = ("low", "high")
-
-
-def _entrywise(maker: Equation, tables: list[np.ndarray], dtype: Any) -> np.ndarray | None:
-    if maker.name == "convert_element_type":
-        return tables[0].astype(dtype)
-    if maker.name == "integer_pow":
-        power = maker.params["y"]
-        return None if power < 0 else np.power(tables[0], tables[0].dtype.type(power))
-    return _ENTRYWISE[maker.name](*tables)
-
-
-def _bounded(maker: Equation, operands: list[Possible]) -> Possible | None:
-    """The primitive applied to intervals."""
-    name, (first, *rest) = maker.name, operands
-    if name == "convert_element_type":
-        return Possible(first.low, first.high)
-    if name == "select_n":
-        case = np.clip([first.low.min(), first.high.max()], 0, len(rest) - 1)
-        cases = rest[case[0] : case[1] + 1]
-        low = np.minimum.reduce([case.low for case in cases])
-        return Possible(low, np.maximum.reduce([case.high for case in cases]))
-    if name in ("eq", "ne"):
-        apart = (first.high < rest[0].low) | (first.low > rest[0].high)
-        low, high = np.where(apart, int(name == "ne"), 0), np.where(apart, int(name == "ne"), 1)
-        return Possible(low.astype(np.int64), high.astype(np.int64))
-    if name == "rem":
-        return _remainders(first, rest[0])
-    if name == "integer_pow" or name not in _MONOTONE | _GROWING:
-        return None
-    if name == "div" and ((rest[0].low <= 0) & (rest[0].high >= 0)).any():
-        return None
-    corners = list(itertools.product(*((o.low, o.high) for o in operands)))
-    if name in _GROWING:
-        rough = [_ENTRYWISE[name](*(c.astype(float) for c in corner)) for corner in corners]
-        if any(r is None or (np.abs(r) > _FAR).any() for r in rough):
-            return None
-    made = [_ENTRYWISE[name](*corner) for corner in corners]
-    whole = [np.asarray(m, np.int64) for m in made if m is not None]
-    if len(whole) < len(made):
-        return None
-    return Possible(np.minimum.reduce(whole), np.maximum.reduce(whole))
-
-
-def _remainders(number: Possible, divisor: Possible) -> Possible | None:
-    """Of the sign of the number, and nearer to zero than the divisor and the number."""
-    if ((divisor.low <= 0) & (divisor.high >= 0)).any():
-        return None
-    largest = np.maximum(-(divisor.low + 1), divisor.high - 1)
-    low = np.where(number.low < 0, np.maximum(number.low, -largest), 0)
-    return Possible(low, np.where(number.high > 0, np.minimum(number.high, largest), 0))

@@ -18,8 +18,8 @@ from jax import Array, lax
 
 from ..edges.maps import IndexMap, constant, from_values, label
 from ..edges.terms import Factor
+from .integer_ranges import FIXED, Possible
 from .positions import separated
-from .possible_values import FIXED, Possible
 from .site import Local, Piece, Site
 
 __all__ = ["MAX_LISTED", "Choices", "Slices", "box_choices", "row_choices", "weighted"]

@@ -16,6 +16,7 @@ from jax import dtypes
 
 from ..edges.draft import Draft, DraftFactor
 from ..edges.maps import IndexMap, constant, label
+from ..edges.masks import Limit, Mask
 from ..edges.terms import Factor, Number, Opaque, Term
 from ..errors import InternalError
 from ..graph.listing import Atom, Constant, Equation, Listing
@@ -231,7 +232,7 @@ class Site:
         factors: Sequence[tuple[Reference, Factor]] = (),
         coefficient: Number = 1,
         conj: bool = False,
-        limits: Sequence[IndexMap] = (),
+        limits: Sequence[Limit] = (),
     ) -> list[Piece]:
         """A term with labels `range(len(sizes))`; empty where it is structurally zero."""
         draft = Draft(
@@ -292,7 +293,7 @@ class Site:
         reverse: bool = True,
         work: int | None = None,
         slot: str = "",
-        limits: Sequence[IndexMap] = (),
+        limits: Sequence[Limit] = (),
     ) -> list[Piece]:
         """The partial as an opaque linear map, diagonal along the given pairs of dimensions.
 
@@ -358,15 +359,18 @@ class Site:
 
 
 def _limits_of_labels(
-    limits: Sequence[IndexMap], names: Sequence[int], sizes: Sequence[int]
-) -> list[IndexMap]:
+    limits: Sequence[Limit], names: Sequence[int], sizes: Sequence[int]
+) -> list[Limit]:
     """Limits over dimensions as limits over labels, of which two dimensions may have one.
 
     Those that hold everywhere are left out.
     """
-    found: list[IndexMap] = []
+    found: list[Limit] = []
     extents = dict(enumerate(sizes))
     for limit in limits if all(sizes) else ():
+        if isinstance(limit, Mask):
+            found.append(limit.renamed(dict(enumerate(names))))
+            continue
         total = constant(limit.offset)
         for dimension, part in limit.parts:
             total = total.plus(IndexMap(0, ((names[dimension], part),)), extents)

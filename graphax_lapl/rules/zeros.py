@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from ..edges.draft import Draft
 from ..edges.maps import IndexMap, constant, from_values
+from ..edges.masks import MAX_MASK, Mask, pattern_mask
 from ..graph.listing import Listing
 from .site import Known, Piece, Primal, Reference
 
@@ -34,7 +36,21 @@ def without_zeros(piece: Piece, listing: Listing) -> list[Piece]:
         parts = _split(piece, position, support, _known(reference, listing))
         if parts is not None:
             return [whole for part in parts for whole in without_zeros(part, listing)]
-    return [piece]
+    return [_limited(piece, listing)]
+
+
+def _limited(piece: Piece, listing: Listing) -> Piece:
+    """The piece that knows where it is zero by the zeros that stay in its factors."""
+    masks = []
+    for reference, factor in zip(piece.references, piece.term.factors, strict=True):
+        support = known_support(reference, listing)
+        if support is None or support.shape != factor.shape or support.size > MAX_MASK:
+            continue
+        if not support.all() and factor.labels <= piece.term.position_labels:
+            masks.append(Mask(factor.axes, pattern_mask(support).marks))
+    if not masks:
+        return piece
+    return Piece(replace(piece.term, limits=(*piece.term.limits, *masks)), piece.references)
 
 
 def known_support(reference: Reference, listing: Listing) -> np.ndarray | None:

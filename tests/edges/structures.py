@@ -6,6 +6,7 @@ import numpy as np
 
 from graphax_lapl.edges.draft import Draft, DraftFactor
 from graphax_lapl.edges.maps import IndexMap, constant, from_values, label
+from graphax_lapl.edges.masks import Limit, Mask
 from graphax_lapl.edges.operations import ApplyOpaque, Assemble, Combine, Einsum, Overlay, Recipe
 from graphax_lapl.edges.terms import Factor, Structure, Term, intern_structure
 from graphax_lapl.emit.arrays import combine, einsum
@@ -36,7 +37,12 @@ def dense(structure: Structure, values: list[np.ndarray]) -> np.ndarray:
     return total
 
 
-def at(axis: IndexMap, labels: tuple[int, ...]) -> int:
+def at(axis: Limit, labels: tuple[int, ...]) -> int:
+    if isinstance(axis, Mask):
+        place = tuple(at(own, labels) for own in axis.axes)
+        table = axis.marks.values
+        inside = all(0 <= p < n for p, n in zip(place, table.shape, strict=True))
+        return 0 if inside and table[place] else -1
     total = axis.offset
     for name, part in axis.parts:
         total += part * labels[name] if isinstance(part, int) else int(part.values[labels[name]])

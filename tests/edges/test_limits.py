@@ -13,13 +13,19 @@ from graphax_lapl import hessve, jacve, laplacian_ve
 from graphax_lapl.edges.algebra import add, compose, densify, transpose
 from graphax_lapl.edges.layout import coordinate_layout, structural_nonzeros
 from graphax_lapl.edges.maps import label
+from graphax_lapl.edges.masks import pattern_mask
 from graphax_lapl.edges.terms import Factor, Structure, Term, intern_structure
 from tests.checks import assert_same
 from tests.edges.structures import Generator, at, dense, replay
 
 
 class LimitedGenerator(Generator):
-    """Draws terms with a factor that is zero where one label is so much smaller than another."""
+    """Draws terms with a factor that is zero where one label is so much smaller than another.
+
+    With `masks`, some are zero where a table over some labels says so, or both.
+    """
+
+    masks = False
 
     def term(self, out_shape, in_shape) -> tuple[Term, list[np.ndarray]] | None:
         finished = super().term(out_shape, in_shape)
@@ -27,11 +33,22 @@ class LimitedGenerator(Generator):
             return finished
         term, values = finished
         first, second = self.rng.permutation(sorted(term.position_labels))[:2].tolist()
-        limit = label(first).plus(label(second, -1, self.integer(-1, 1)), {})
-        inside = limit.evaluate(range(len(term.sizes)), dict(enumerate(term.sizes))) >= 0
+        limits = [label(first).plus(label(second, -1, self.integer(-1, 1)), {})]
+        if self.masks:
+            names = self.rng.permutation(sorted(term.position_labels))[: self.integer(1, 3)]
+            table = self.rng.random([term.sizes[n] for n in names]) < 0.5
+            mask = pattern_mask(table).renamed(dict(enumerate(names.tolist())))
+            limits = [[mask], [mask, *limits], limits][self.integer(0, 2)]
+        box = range(len(term.sizes)), dict(enumerate(term.sizes))
+        inside = np.ones(term.sizes, bool)
+        for limit in limits:
+            inside &= limit.evaluate(*box) >= 0
         factor = Factor(tuple(label(n) for n in term.labels), term.sizes)
         weights = self.rng.uniform(1, 2, term.sizes) * inside
-        return replace(term, factors=(*term.factors, factor), limits=(limit,)), [*values, weights]
+        return replace(term, factors=(*term.factors, factor), limits=tuple(limits)), [
+            *values,
+            weights,
+        ]
 
 
 def check(structure: Structure | None, values: list[np.ndarray], expected: np.ndarray) -> int:
@@ -62,9 +79,10 @@ def check(structure: Structure | None, values: list[np.ndarray], expected: np.nd
     return left_out
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", range(48))
 def test_limits_hold_after_every_operation(seed):
     draw = LimitedGenerator(5000 + seed)
+    draw.masks = seed >= 24
     out_shape, middle, in_shape = (3, 4)[: seed % 3], (4,), (3, 4)[: 1 + seed % 2]
     outer, outer_values = draw.structure(out_shape, middle)
     inner, inner_values = draw.structure(middle, in_shape)

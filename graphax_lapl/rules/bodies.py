@@ -1,0 +1,90 @@
+"""The body of a loop, branch or backward function: its equations and their local structures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from jax import dtypes
+
+from ..edges.terms import Structure
+from ..graph.inline import flatten_jaxpr
+from .lowering import local_partials
+from .opaque import treatment
+from .possible_values import Possible, PossibleValues
+
+__all__ = ["Aligned", "Body", "partners"]
+
+#: For a value that an input moves: dimensions that hold the input's position.
+Aligned = frozenset[int]
+
+
+class Body:
+    """The local structures of a nested jaxpr."""
+
+    def __init__(
+        self, closed: Any, moving: int | None = None, given: Mapping[int, Possible] | None = None
+    ):
+        """Inline the jaxpr and ask the rules about its equations.
+
+        Args:
+            closed: the jaxpr.
+            moving: the only input that moves; by default all that are not integers do.
+            given: what some of its inputs, integers, may be, whenever it is evaluated.
+        """
+        variables = [variable.aval for variable in closed.jaxpr.invars]
+        moves = [
+            _is_inexact(aval) if moving is None else k == moving for k, aval in enumerate(variables)
+        ]
+        self.listing, self.active = flatten_jaxpr(closed, moves, treatment)
+        self.moves = moves
+        self.inputs = [self.listing.vertex(variable) for variable in self.listing.inputs]
+        self.outputs = [
+            self.listing.vertex(atom) if active and isinstance(atom, int) else None
+            for atom, active in zip(self.listing.outputs, self.active, strict=True)
+        ]
+        arrows, _ = local_partials(self.listing, self.values(given or {}))
+        self.arrows: list[tuple[int, int, Structure]] = [
+            (u, v, arrow.recipe.result)
+            for (u, v), arrow in sorted(arrows.items(), key=lambda item: item[0][1])
+            if arrow.recipe.result is not None
+        ]
+
+    def values(self, given: Mapping[int, Possible]) -> PossibleValues:
+        """What its integers may be, from what some of its inputs may be."""
+        return PossibleValues(self.listing, {self.listing.inputs[k]: p for k, p in given.items()})
+
+    def shape(self, k: int) -> tuple[int, ...]:
+        """Shape of an output."""
+        return self.listing.type_of(self.listing.outputs[k]).shape
+
+    def push(self, starts: dict[int, Aligned]) -> dict[int, Aligned]:
+        """Aligned dimensions of the outputs that are reached, from those of inputs that move."""
+        held = {self.inputs[position]: aligned for position, aligned in starts.items()}
+        for u, v, structure in self.arrows:
+            if u not in held:
+                continue
+            reached = frozenset(out for into in held[u] for out in partners(structure, into))
+            held[v] = held[v] & reached if v in held else reached
+        return {
+            k: held[variable]
+            for k, variable in enumerate(self.outputs)
+            if variable is not None and variable in held
+        }
+
+
+def _is_inexact(aval: Any) -> bool:
+    return hasattr(aval, "dtype") and bool(dtypes.issubdtype(aval.dtype, np.inexact))
+
+
+@lru_cache(maxsize=4096)
+def partners(structure: Structure, into: int) -> frozenset[int]:
+    """Dimensions of the output that are at the position of the input along `into`."""
+    rank = len(structure.out_shape)
+    return frozenset(
+        out
+        for out in range(rank)
+        if all(term.out[out] == term.into[into] for term in structure.terms)
+    )
