@@ -12,6 +12,7 @@ import numpy as np
 
 from ..errors import InvalidArgumentError
 from ..graph.computational_graph import ComputationalGraph
+from ..graph.meshes import cast, inside
 from ..plotting import figure_and_axes
 from ..program.counts import OpCounts
 from ..program.laplacian import Metric
@@ -20,7 +21,7 @@ from .hessian import hessian_plan, hessve
 from .jacobian import jacve
 from .laplacian import laplacian_plan, laplacian_ve
 from .plan import Plan
-from .planning import plan_for, prepare
+from .planning import Prepared, plan_for, prepare
 from .twice import follows_rules_of_rules
 
 if TYPE_CHECKING:
@@ -307,7 +308,7 @@ def compare_orders(
     reverse = plan_for(prepared, "reverse").counts.muls
     seconds: list[float | None] = [None] * len(plans)
     if measure:
-        seconds = list(_interleaved_seconds(plans, prepared.inputs))
+        seconds = list(_interleaved_seconds(plans, prepared))
     rows = []
     for order, plan, time_taken in zip(orders, plans, seconds, strict=True):
         counts = plan.counts
@@ -332,13 +333,17 @@ def compare_orders(
     )
 
 
-def _interleaved_seconds(plans: Sequence[Plan], inputs: list[Any], rounds: int = 15) -> list[float]:
+def _interleaved_seconds(
+    plans: Sequence[Plan], prepared: Prepared, rounds: int = 15
+) -> list[float]:
     """Median time of one call of each plan, in turns; two rounds are thrown away."""
     functions = [plan.emitted(values=False, sparse=False) for plan in plans]
+    inputs = [cast(value) for value in prepared.inputs]
     times = np.zeros((rounds + 2, len(functions)))
     for turn in range(rounds + 2):
         for k, function in enumerate(functions):
-            start = time.perf_counter()
-            jax.block_until_ready(function(inputs))
-            times[turn, k] = time.perf_counter() - start
+            with inside(prepared.traced.mesh):
+                start = time.perf_counter()
+                jax.block_until_ready(function(inputs))
+                times[turn, k] = time.perf_counter() - start
     return [float(t) for t in np.median(times[2:], axis=0)]

@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, dtypes, tree_util
-from jax.extend.core import jaxpr_as_fun
 
 from ..errors import InvalidArgumentError, InvalidTypeError
 from ..graph.tracing import check_callable, normalized_argnums
@@ -19,7 +18,7 @@ from ..program.hessian_diagonal import build_hessian_diagonal
 from .jacobian import jacve, nested, rebuild_aux
 from .orders import EliminationOrder
 from .plan import Plan
-from .planning import Prepared, prepare, programmed
+from .planning import Prepared, Rows, prepare, programmed
 from .twice import check_real_inputs, follows_rules_of_rules, hessian_blocks, reverse_only
 
 __all__ = ["hessian_diagonal", "hessian_vector_product"]
@@ -70,14 +69,13 @@ def hessian_diagonal(
     def diagonal(*args: Any, **kwargs: Any) -> Any:
         prepared = prepare(fun, args, kwargs, argnums, has_aux, orders=2)
         check_real_inputs(prepared.traced)
-        if follows_rules_of_rules(prepared) or prepared.second.opaque:
-            rows = _diagonals_of_blocks(prepared, order)
-            closed = prepared.traced.closed
-            values = jaxpr_as_fun(closed)(*prepared.traced.leaves)[prepared.traced.n_out :]
-        else:
-            plan = diagonal_plan(prepared, order)
-            stable = prepared.key is not None
-            values, rows = plan.run(prepared.inputs, False, False, stable)
+
+        def compute(own: Prepared, _: Any) -> Rows:
+            if follows_rules_of_rules(own) or own.second.opaque:
+                return own.aux_values(), _diagonals_of_blocks(own, order)
+            return own.run(diagonal_plan(own, order))
+
+        values, rows = prepared.within(compute, prepared.columns)
         tree = nested(prepared, rows)
         return (tree, rebuild_aux(prepared, values)) if has_aux else tree
 

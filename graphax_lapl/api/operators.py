@@ -16,7 +16,7 @@ from ..program.laplacian import FirstOrder, Metric
 from .coefficients import drift_of, metric_of
 from .jacobian import rebuild_aux, value_and_jacve
 from .laplacian import laplacian_plan
-from .planning import Prepared, prepare
+from .planning import Prepared, Rows, prepare
 from .twice import (
     check_real_inputs,
     contracted_hessian,
@@ -89,20 +89,24 @@ def second_order_operator(
     @functools.wraps(fun, updated=())
     def operator(*args: Any, **kwargs: Any) -> Any:
         prepared = prepare(fun, args, kwargs, argnums, has_aux, orders=2)
-        second, drift, zeroth = (
-            given(*args, **kwargs) if callable(given) else given for given in (a, b, c)
-        )
-        metric, arrays = metric_of(prepared.traced, args, second, "a")
-        drifts = drift_of(prepared.traced, args, drift, "b")
-        leaves, values = _applied(prepared, order, metric, arrays, drifts, False, compress)
-        count = prepared.traced.n_out
-        if zeroth is not None:
-            leaves = [
-                leaf + _product(zeroth, value, prepared.traced.name)
-                for leaf, value in zip(leaves, values[:count], strict=True)
-            ]
-        tree = tree_util.tree_unflatten(prepared.traced.out_tree, leaves)
-        return (tree, rebuild_aux(prepared, values[count:])) if has_aux else tree
+        traced = prepared.traced
+
+        def compute(own: Prepared, given: Any) -> Rows:
+            second, drift, zeroth = given
+            metric, arrays = metric_of(traced, args, second, "a")
+            drifts = drift_of(traced, args, drift, "b")
+            leaves, values = _applied(own, order, metric, arrays, drifts, False, compress)
+            if zeroth is not None:
+                leaves = [
+                    leaf + _product(zeroth, value, traced.name)
+                    for leaf, value in zip(leaves, values, strict=False)
+                ]
+            return values[traced.n_out :], [[leaf] for leaf in leaves]
+
+        given = tuple(part(*args, **kwargs) if callable(part) else part for part in (a, b, c))
+        aux, rows = prepared.within(compute, [()], given)
+        tree = tree_util.tree_unflatten(traced.out_tree, [row[0] for row in rows])
+        return (tree, rebuild_aux(prepared, aux)) if has_aux else tree
 
     return operator
 
@@ -170,11 +174,17 @@ def local_kinetic_energy(
     @functools.wraps(log_psi, updated=())
     def kinetic(*args: Any, **kwargs: Any) -> Any:
         prepared = prepare(logarithm, args, kwargs, argnums, has_aux, orders=2)
-        metric, arrays = metric_of(prepared.traced, args, weights, "weights")
-        metric = Metric(metric.kind, leaves=metric.leaves, scale=-0.5 * metric.scale)
-        none: list[Any] = [None] * len(prepared.traced.in_types)
-        ((energy,), values) = _applied(prepared, order, metric, arrays, none, True, compress)
-        return (energy, rebuild_aux(prepared, values[1:])) if has_aux else energy
+        traced = prepared.traced
+
+        def compute(own: Prepared, weights: Any) -> Rows:
+            metric, arrays = metric_of(traced, args, weights, "weights")
+            metric = Metric(metric.kind, leaves=metric.leaves, scale=-0.5 * metric.scale)
+            none: list[Any] = [None] * len(traced.in_types)
+            ((energy,), values) = _applied(own, order, metric, arrays, none, True, compress)
+            return values[1:], [[energy]]
+
+        aux, ((energy,),) = prepared.within(compute, [()], weights)
+        return (energy, rebuild_aux(prepared, aux)) if has_aux else energy
 
     return kinetic
 
@@ -216,8 +226,7 @@ def _applied(
     first = FirstOrder(tuple(drift is not None for drift in drifts), square)
     given = [array for array in (*arrays, *drifts) if array is not None]
     plan = laplacian_plan(prepared, order, metric, compress=compress, first=first, given=given)
-    inputs = [*prepared.inputs, *given]
-    values, blocks = plan.run(inputs, True, False, prepared.key is not None)
+    values, blocks = prepared.run(plan, True, given=given)
     return [row[0] for row in blocks], values
 
 
