@@ -14,7 +14,6 @@ from jax.sharding import Mesh, PartitionSpec
 from graphax_lapl import (
     CollectiveError,
     FallbackError,
-    InvalidTypeError,
     NotDifferentiableError,
     hessve,
     jacve,
@@ -145,26 +144,6 @@ def test_shard_map(name: str) -> None:
 def test_shard_map_without_jit() -> None:
     fun = SHARDED["rows"][0]
     assert_same(jacve(fun)(V), jax.jacfwd(lambda x: plain(x * x))(V))
-
-
-def test_explicit_axes() -> None:
-    """A plan made elsewhere is not met again under such a mesh, and what cannot be placed says so.
-
-    JAX's own derivatives give the reference outside of the mesh.
-    """
-
-    def fun(x: Any) -> Any:
-        return jnp.sin(x) * x
-
-    expected = laplacian_ve(fun)(V), jax.jacfwd(fun)(V)
-    mesh = jax.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Explicit,))
-    with jax.set_mesh(mesh):
-        assert_same(laplacian_ve(fun)(jnp.asarray(V)), expected[0])
-        divided = jax.device_put(V, jax.NamedSharding(mesh, ROWS))
-        with pytest.raises(InvalidTypeError, match=r"explicit mesh axes 'i'.*auto_axes"):
-            jacve(fun)(divided)
-        chosen = jax.sharding.auto_axes(jacve(fun), out_sharding=WHOLE)
-        assert_same(chosen(divided), expected[1])
 
 
 # -- collectives over a mapped axis ---------------------------------------------------------------

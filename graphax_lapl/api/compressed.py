@@ -235,7 +235,7 @@ def compressed_plan(plan: Plan, traced: Traced, wanted: Compressed) -> Compresse
         )
     coloring = _coloring(pattern, wanted.mode, traced)
     program = CompressedProgram(
-        traced.closed.jaxpr,
+        traced.plain.jaxpr,
         tuple(traced.differentiated),
         traced.n_out,
         coloring,

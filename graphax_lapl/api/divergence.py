@@ -16,7 +16,7 @@ from .jacobian import rebuild_aux
 from .orders import EliminationOrder, meeting_orders
 from .plain import divergence_ways
 from .plan import Plan
-from .planning import Prepared, prepare, programmed
+from .planning import Prepared, Rows, prepare, programmed
 from .stochastic import Stochastic, check_stochastic, estimated_trace, take_key
 from .twice import raveling_order, reverse_only
 
@@ -80,18 +80,20 @@ def divergence_ve(
         key = take_key(kwargs) if stochastic is not None else None
         prepared = prepare(fun, args, kwargs, argnums, has_aux, strict=strict)
         _check_like(prepared)
-        if stochastic is not None and key is not None:
-            trace, values = _estimated(prepared, stochastic, key)
-            return (trace, rebuild_aux(prepared, values)) if has_aux else trace
-        plan = divergence_plan(prepared, order)
-        values, ((trace,),) = plan.run(prepared.inputs, False, False, prepared.key is not None)
+
+        def compute(own: Prepared, key: Any) -> Rows:
+            if stochastic is not None:
+                return _estimated(own, stochastic, key)
+            return own.run(divergence_plan(own, order))
+
+        values, ((trace,),) = prepared.within(compute, [()], key)
         return (trace, rebuild_aux(prepared, values)) if has_aux else trace
 
     return divergence
 
 
-def _estimated(prepared: Prepared, stochastic: Stochastic, key: Array) -> tuple[Array, list[Any]]:
-    """The estimated divergence, and the auxiliary values."""
+def _estimated(prepared: Prepared, stochastic: Stochastic, key: Array) -> Rows:
+    """The auxiliary values, and the estimated divergence."""
     evaluate, leaves = prepared.of_leaves()
     ravel = raveling_order(prepared.traced)
 
@@ -107,7 +109,7 @@ def _estimated(prepared: Prepared, stochastic: Stochastic, key: Array) -> tuple[
 
     backward = reverse_only(prepared.traced.closed.jaxpr)
     trace = estimated_trace(stochastic, pull if backward else push, leaves, key)
-    return trace, evaluate(*leaves)[1]
+    return evaluate(*leaves)[1], [[trace]]
 
 
 def divergence_plan(prepared: Prepared, order: Any) -> Plan:

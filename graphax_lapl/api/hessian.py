@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from jax import tree_util
-from jax.extend.core import jaxpr_as_fun
 
 from ..graph.tracing import check_callable
 from ..program.hessian import build_hessian
@@ -17,7 +17,7 @@ from .jacobian import rebuild_aux, sparse_leaves
 from .orders import EliminationOrder
 from .plain import hessian_ways
 from .plan import Plan
-from .planning import Prepared, prepare, programmed
+from .planning import Prepared, Rows, prepare, programmed
 from .twice import check_real_inputs, follows_rules_of_rules, hessian_blocks
 
 __all__ = ["hessian_plan", "hessve"]
@@ -85,16 +85,18 @@ def hessve(
         traced = prepared.traced
         check_real_inputs(traced)
         plan = hessian_plan(prepared, order, sparse_representation)
-        if plan is None:
-            rows = hessian_blocks(prepared, order, sparse_representation)
-            aux = jaxpr_as_fun(traced.closed)(*traced.leaves)[traced.n_out :]
-        else:
-            stable = prepared.key is not None
-            aux, flat = plan.run(prepared.inputs, False, sparse_representation, stable)
-            if sparse_representation:
-                flat = sparse_leaves(plan.pruned(False), flat)
-            count = len(traced.in_types)
-            rows = [[row[k * count : (k + 1) * count] for k in range(count)] for row in flat]
+
+        def compute(own: Prepared, _: Any) -> Rows:
+            if plan is None:
+                rows = hessian_blocks(own, order, sparse_representation)
+                return own.aux_values(), [[b for row in block for b in row] for block in rows]
+            aux, flat = own.run(plan, sparse=sparse_representation)
+            return aux, sparse_leaves(plan.pruned(False), flat) if sparse_representation else flat
+
+        count = len(traced.in_types)
+        columns = list(itertools.product(range(count), repeat=2))
+        aux, flat = prepared.within(compute, columns)
+        rows = [[row[k * count : (k + 1) * count] for k in range(count)] for row in flat]
         tree = _nested(prepared, rows)
         return (tree, rebuild_aux(prepared, aux)) if has_aux else tree
 

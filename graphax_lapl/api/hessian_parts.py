@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, dtypes, tree_util
-from jax.extend.core import jaxpr_as_fun
 
 from ..errors import InvalidArgumentError, InvalidTypeError
 from ..graph.tracing import check_callable, normalized_argnums
@@ -19,10 +18,10 @@ from ..program.hessian_diagonal import build_hessian_diagonal
 from .jacobian import jacve, nested, rebuild_aux
 from .orders import EliminationOrder
 from .plan import Plan
-from .planning import Prepared, prepare, programmed
+from .planning import Prepared, Rows, prepare, programmed
 from .twice import check_real_inputs, follows_rules_of_rules, hessian_blocks, reverse_only
 
-__all__ = ["hessian_diagonal", "hessian_vector_product"]
+__all__ = ["diagonal_plan", "hessian_diagonal", "hessian_vector_product"]
 
 #: Orders that "auto" chooses from.
 CARRYING_ORDERS = ("forward", "reverse")
@@ -33,6 +32,7 @@ def hessian_diagonal(
     order: Any = "auto",
     argnums: int | Sequence[int] = 0,
     has_aux: bool = False,
+    strict: bool = False,
 ) -> Callable[..., Any]:
     """All `d2f/dx_d^2`, the diagonal of the Hessian, which is not formed.
 
@@ -47,6 +47,7 @@ def hessian_diagonal(
         order: how columns are carried, as for `laplacian_ve`.
         argnums: which positional arguments to differentiate with respect to.
         has_aux: whether `fun` returns a pair `(value, aux)`.
+        strict: raise `FallbackError` where a part of `fun` has no rule, as for `laplacian_ve`.
 
     Returns:
         A function with the signature of `fun` that returns a tree like `jax.jacrev`: for every
@@ -57,6 +58,7 @@ def hessian_diagonal(
         InvalidArgumentError: for argnums out of range.
         InvalidTypeError: for complex or integer arguments.
         InvalidOrderError: for an order that does not fit the function.
+        FallbackError: with strict, naming the primitive and the line of the user's code.
 
     Example:
         >>> import jax.numpy as jnp
@@ -68,16 +70,15 @@ def hessian_diagonal(
 
     @functools.wraps(fun, updated=())
     def diagonal(*args: Any, **kwargs: Any) -> Any:
-        prepared = prepare(fun, args, kwargs, argnums, has_aux, orders=2)
+        prepared = prepare(fun, args, kwargs, argnums, has_aux, 2, strict)
         check_real_inputs(prepared.traced)
-        if follows_rules_of_rules(prepared) or prepared.second.opaque:
-            rows = _diagonals_of_blocks(prepared, order)
-            closed = prepared.traced.closed
-            values = jaxpr_as_fun(closed)(*prepared.traced.leaves)[prepared.traced.n_out :]
-        else:
-            plan = diagonal_plan(prepared, order)
-            stable = prepared.key is not None
-            values, rows = plan.run(prepared.inputs, False, False, stable)
+
+        def compute(own: Prepared, _: Any) -> Rows:
+            if follows_rules_of_rules(own) or own.second.opaque:
+                return own.aux_values(), _diagonals_of_blocks(own, order)
+            return own.run(diagonal_plan(own, order))
+
+        values, rows = prepared.within(compute, prepared.columns)
         tree = nested(prepared, rows)
         return (tree, rebuild_aux(prepared, values)) if has_aux else tree
 

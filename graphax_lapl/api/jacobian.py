@@ -14,7 +14,7 @@ from ..graph.tracing import check_callable
 from ..program.instructions import Block, Program
 from .orders import EliminationOrder
 from .plan import Plan
-from .planning import Prepared, plan_for, prepare
+from .planning import Prepared, Rows, plan_for, prepare
 from .sparse import SparseJacobian
 
 __all__ = ["jacve", "nested", "rebuild_aux", "sparse_leaves", "value_and_jacve"]
@@ -124,10 +124,13 @@ def _evaluate(
     prepared: Prepared, plan: Plan, with_values: bool, sparse: bool
 ) -> tuple[list[Any], Any]:
     """Run a plan on the call's values; kept output values and the tree of Jacobian leaves."""
-    values, blocks = plan.run(prepared.inputs, with_values, sparse, prepared.key is not None)
-    if sparse:
-        blocks = sparse_leaves(plan.pruned(with_values), blocks)
-    return values, nested(prepared, blocks)
+
+    def compute(own: Prepared, _: Any) -> Rows:
+        values, blocks = own.run(plan, with_values, sparse)
+        return values, sparse_leaves(plan.pruned(with_values), blocks) if sparse else blocks
+
+    values, rows = prepared.within(compute, prepared.columns)
+    return values, nested(prepared, rows)
 
 
 def sparse_leaves(

@@ -12,7 +12,6 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, dtypes, lax, tree_util
-from jax.extend.core import jaxpr_as_fun
 
 from ..errors import InvalidArgumentError, InvalidTypeError
 from ..graph.tracing import Traced, check_callable
@@ -24,7 +23,7 @@ from .jacobian import rebuild_aux, sparse_leaves, value_and_jacve
 from .orders import EliminationOrder
 from .plain import laplacian_ways
 from .plan import Plan
-from .planning import Prepared, prepare, programmed
+from .planning import Prepared, Rows, prepare, programmed
 from .sparse import SparseJacobian
 from .stochastic import (
     Hutchinson,
@@ -41,7 +40,14 @@ from .twice import (
     raveling_order,
 )
 
-__all__ = ["LaplacianJacobian", "LaplacianResult", "forward_laplacian", "laplacian_ve"]
+__all__ = [
+    "LaplacianJacobian",
+    "LaplacianResult",
+    "contraction",
+    "forward_laplacian",
+    "laplacian_plan",
+    "laplacian_ve",
+]
 
 #: Orders that "auto" chooses from: columns pushed forward, or outputs pulled back to them.
 CARRYING_ORDERS = ("forward", "reverse")
@@ -130,30 +136,30 @@ def laplacian_ve(
         prepared = prepare(fun, args, kwargs, argnums, has_aux, 2, strict)
         traced = prepared.traced
         check_real_inputs(traced)
-        if isinstance(stochastic, HutchPlusPlus) and key is not None:
-            tree, values = _estimated(prepared, stochastic, key)
-            return (tree, rebuild_aux(prepared, values)) if has_aux else tree
-        rows = seeds
-        if isinstance(stochastic, Hutchinson) and key is not None:
-            dtype = jnp.result_type(*(aval.dtype for aval in traced.in_types))
-            total = sum(math.prod(aval.shape) for aval in traced.in_types)
-            rows = stochastic.rows(key, total, dtype) / math.sqrt(stochastic.samples)
-        metric, arrays, around = _contraction(prepared, args, weights, rows)
-        if around:
-            leaves = contracted_hessian(prepared, order, metric, arrays)
-            values = jaxpr_as_fun(traced.closed)(*traced.leaves)[traced.n_out :]
-        else:
-            plan = laplacian_plan(prepared, order, metric, compress=compress, given=arrays)
-            inputs = [*prepared.inputs, *arrays]
-            values, blocks = plan.run(inputs, False, False, prepared.key is not None)
-            leaves = [row[0] for row in blocks]
-        tree = tree_util.tree_unflatten(traced.out_tree, leaves)
+
+        def compute(own: Prepared, given: Any) -> Rows:
+            weights, seeds, key = given
+            if isinstance(stochastic, HutchPlusPlus):
+                return _estimated(own, stochastic, key)
+            if isinstance(stochastic, Hutchinson):
+                dtype = jnp.result_type(*(aval.dtype for aval in traced.in_types))
+                total = sum(math.prod(aval.shape) for aval in traced.in_types)
+                seeds = stochastic.rows(key, total, dtype) / math.sqrt(stochastic.samples)
+            metric, arrays, around = contraction(own, args, weights, seeds)
+            if around:
+                leaves = contracted_hessian(own, order, metric, arrays)
+                return own.aux_values(), [[leaf] for leaf in leaves]
+            plan = laplacian_plan(own, order, metric, compress=compress, given=arrays)
+            return own.run(plan, given=arrays)
+
+        values, rows = prepared.within(compute, [()], (weights, seeds, key))
+        tree = tree_util.tree_unflatten(traced.out_tree, [row[0] for row in rows])
         return (tree, rebuild_aux(prepared, values)) if has_aux else tree
 
     return laplacian
 
 
-def _contraction(
+def contraction(
     prepared: Prepared, args: tuple[Any, ...], weights: Any, seeds: Any
 ) -> tuple[Metric, list[Array], bool]:
     """The metric, its arrays, and whether JAX's own first derivative is differentiated."""
@@ -166,8 +172,8 @@ def _contraction(
     return metric, arrays, around
 
 
-def _estimated(prepared: Prepared, stochastic: HutchPlusPlus, key: Array) -> tuple[Any, list[Any]]:
-    """The Laplacian of a scalar from products with its Hessian, and the auxiliary values."""
+def _estimated(prepared: Prepared, stochastic: HutchPlusPlus, key: Array) -> Rows:
+    """The auxiliary values, and the Laplacian of a scalar from products with its Hessian."""
     traced = prepared.traced
     evaluate, leaves = prepared.of_leaves()
     values, aux = evaluate(*leaves)
@@ -187,8 +193,7 @@ def _estimated(prepared: Prepared, stochastic: HutchPlusPlus, key: Array) -> tup
         return list(product(*leaves, tuple(vector)))
 
     trace = estimated_trace(stochastic, apply, leaves, key)
-    leaf = jnp.reshape(trace, values[0].shape).astype(values[0].dtype)
-    return tree_util.tree_unflatten(traced.out_tree, [leaf]), aux
+    return aux, [[jnp.reshape(trace, values[0].shape).astype(values[0].dtype)]]
 
 
 def laplacian_plan(
@@ -230,7 +235,7 @@ def laplacian_plan(
 
     has_windows = len(prepared.second_choices) > 1
     choices: tuple[int | None, ...] = (None, *range(MAX_CUTS)) if compress else (None,)
-    constants = len(prepared.traced.closed.consts)
+    constants = len(prepared.traced.plain.consts)
     moving_inputs = [
         constants + k for k, moves in enumerate(prepared.traced.differentiated) if moves
     ]
@@ -349,39 +354,40 @@ def forward_laplacian(
         prepared = prepare(fun, args, kwargs, argnums, has_aux, 2, strict)
         traced = prepared.traced
         check_real_inputs(traced)
-        metric, arrays, around = _contraction(prepared, args, weights, seeds)
-        if around:
-            results, aux = _by_rules(prepared, order, metric, arrays)
-        else:
-            plan = laplacian_plan(prepared, order, metric, jacobian=True, given=arrays)
-            inputs = [*prepared.inputs, *arrays]
-            found, blocks = plan.run(inputs, True, True, prepared.key is not None)
-            values, aux = found[: traced.n_out], found[traced.n_out :]
+
+        def compute(own: Prepared, given: Any) -> Rows:
+            metric, arrays, around = contraction(own, args, *given)
+            if around:
+                return _by_rules(own, order, metric, arrays)
+            plan = laplacian_plan(own, order, metric, jacobian=True, given=arrays)
+            values, blocks = own.run(plan, True, True, arrays)
             rows = sparse_leaves(plan.pruned(True), blocks)
-            results = [
-                _result(traced, value, parts[1:], parts[0].todense())
-                for value, parts in zip(values, rows, strict=True)
-            ]
+            return values, [[first.todense(), *others] for first, *others in rows]
+
+        values, rows = prepared.within(compute, [(), *prepared.columns], (weights, seeds))
+        aux = values[traced.n_out :]
+        results = [
+            _result(traced, value, blocks, laplacian)
+            for value, (laplacian, *blocks) in zip(values[: traced.n_out], rows, strict=True)
+        ]
         tree = tree_util.tree_unflatten(traced.out_tree, results)
         return (tree, rebuild_aux(prepared, aux)) if has_aux else tree
 
     return value_jacobian_laplacian
 
 
-def _by_rules(
-    prepared: Prepared, order: Any, metric: Metric, arrays: Sequence[Array]
-) -> tuple[list[LaplacianResult], list[Any]]:
-    """Results for functions whose second derivatives are taken of JAX's own first ones."""
+def _by_rules(prepared: Prepared, order: Any, metric: Metric, arrays: Sequence[Array]) -> Rows:
+    """Values, and by output the Laplacian and the blocks of the Jacobian.
+
+    For functions whose second derivatives are taken of JAX's own first ones.
+    """
     laplacians = contracted_hessian(prepared, order, metric, arrays)
     evaluate, moving = prepared.of_leaves()
     (values, aux), rows = value_and_jacve(
         evaluate, argnums=tuple(range(len(moving))), has_aux=True, sparse_representation=True
     )(*moving)
-    results = [
-        _result(prepared.traced, value, row, laplacian)
-        for value, row, laplacian in zip(values, rows, laplacians, strict=True)
-    ]
-    return results, aux
+    parts = [[laplacian, *row] for laplacian, row in zip(laplacians, rows, strict=True)]
+    return [*values, *aux], parts
 
 
 def _result(

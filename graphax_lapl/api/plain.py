@@ -74,7 +74,8 @@ class PlainPlan(Plan):
     @cached_property
     def traced_work(self) -> TracedWork:
         """Work read off an abstract trace."""
-        return traced_work(self.emit(values=False, sparse=False), self.types)
+        with jax.sharding.use_abstract_mesh(self.mesh):
+            return traced_work(self.emit(values=False, sparse=False), self.types)
 
     @property
     def counts(self) -> OpCounts:
@@ -110,8 +111,8 @@ class PlainPlan(Plan):
 def _ways(prepared: Prepared, coefficients: Sequence[Any], ways: dict[str, Way]) -> Ways:
     """For each way what makes its plan from one of an elimination."""
     traced = prepared.traced
-    jaxpr, differentiated, count = traced.closed.jaxpr, list(traced.differentiated), traced.n_out
-    constants, leaf_count = len(traced.closed.consts), len(traced.leaves)
+    jaxpr, differentiated, count = traced.plain.jaxpr, list(traced.differentiated), traced.n_out
+    constants, leaf_count = len(traced.plain.consts), len(traced.leaves)
 
     def made(name: str, way: Way, plan: Plan) -> Plan | None:
         def evaluate(inputs: Sequence[Any]) -> tuple[list[Any], int, Blocks]:

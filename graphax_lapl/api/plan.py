@@ -17,7 +17,7 @@ from ..emit.holding import HELD_SIZES, Holding
 from ..emit.run import dense_block, run_program
 from ..emit.small_programs import for_large_batches, is_small_program
 from ..emit.stored import stored_arrays
-from ..errors import InvalidArgumentError, InvalidTypeError
+from ..errors import InvalidArgumentError
 from ..graph.computational_graph import ComputationalGraph
 from ..program.builder import build_program
 from ..program.counts import (
@@ -50,6 +50,7 @@ class Plan:
         whole: the program that yields values and Jacobian.
         follow: makes the Jacobian function that follows an order (set by `make_plan`).
         again: whether results will probably be differentiated again, as operators in a loss are.
+        mesh: the mesh that was set where it was made, explicit axes automatic.
     """
 
     graph: ComputationalGraph
@@ -57,6 +58,7 @@ class Plan:
     whole: Program = field(repr=False)
     follow: Callable[[Any], Callable[..., Any]] | None = field(default=None, repr=False)
     again: bool = field(default=False, repr=False)
+    mesh: Any = field(default_factory=jax.sharding.get_abstract_mesh, repr=False)
 
     @classmethod
     def build(
@@ -134,7 +136,8 @@ class Plan:
             jax.ShapeDtypeStruct(listing.variables[v].shape, listing.variables[v].dtype)
             for v in places
         ]
-        return traced_work(self.emit(values=False, sparse=True), types)
+        with jax.sharding.use_abstract_mesh(self.mesh):
+            return traced_work(self.emit(values=False, sparse=True), types)
 
     @cached_property
     def _compiled(self) -> dict[tuple[bool, bool], Callable[..., Any]]:
@@ -143,20 +146,7 @@ class Plan:
     def run(self, inputs: Sequence[Any], values: bool, sparse: bool, stable: bool) -> Any:
         """Carry the plan out, compiled where the plan will be met again (`stable`)."""
         stable = stable and not jax.config.jax_disable_jit  # type: ignore[attr-defined]
-        try:
-            return (self.emitted if stable else self.emit)(values, sparse)(inputs)
-        except Exception as error:
-            axes = _explicit_axes(inputs)
-            if not axes:
-                raise
-            said = " ".join(str(error).split())[:300]
-            raise InvalidTypeError(
-                f"The arguments of {self.graph.function} are sharded over the explicit mesh axes "
-                f"{', '.join(map(repr, axes))}, and JAX does not say how an operation of its "
-                f"derivative is: {type(error).__name__}: {said} Let JAX choose: make the mesh "
-                "with axis_types=jax.sharding.AxisType.Auto, or, where the function holds no "
-                "shard_map, put jax.sharding.auto_axes around its derivative."
-            ) from error
+        return (self.emitted if stable else self.emit)(values, sparse)(inputs)
 
     def emit(self, values: bool, sparse: bool) -> Callable[[Sequence[Any]], tuple[Any, Any]]:
         """The program as a function of its inputs (not jitted).
@@ -298,16 +288,3 @@ class SavedPlan:
     def fingerprint(self) -> str:
         """Fingerprint of the graph it was made for."""
         return self.order.fingerprint
-
-
-def _explicit_axes(values: Sequence[Any]) -> list[str]:
-    """Mesh axes along which types say how arrays are sharded, and operations have to say it too."""
-    meshes = [jax.typeof(value).sharding.mesh for value in values]
-    return sorted(
-        {
-            name
-            for mesh in meshes
-            for name, type_ in zip(mesh.axis_names, mesh.axis_types, strict=True)
-            if type_ == jax.sharding.AxisType.Explicit
-        }
-    )

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from elimination_orders import Strategy
 
@@ -25,6 +25,7 @@ from ..graph.computational_graph import ComputationalGraph
 from ..graph.inline import flatten_jaxpr
 from ..graph.keys import Unstable, listing_key
 from ..graph.listing import Listing
+from ..graph.meshes import inside, run_inside
 from ..graph.tracing import Traced, is_traced, trace
 from ..rules import treatment
 from ..rules.custom import registry_version
@@ -35,6 +36,7 @@ from .compressed import cheaper_compressed, compressed_plan, suits
 from .compression import COMPRESSED_ORDERS, Compressed
 from .fallbacks import Fallback, announce, noted_fallbacks, refuse
 from .orders import EliminationOrder, parting_orders, resolve_order
+from .placement import specs_of
 from .plan import Plan
 
 __all__ = ["Prepared", "clear_caches", "plan_for", "prepare", "programmed"]
@@ -56,6 +58,8 @@ NO_WAYS: Mapping[str, Callable[[Plan], Plan | None]] = MappingProxyType({})
 MAX_PLANS = 512
 
 
+#: Values of outputs, and results by output and column.
+Rows = tuple[list[Any], list[list[Any]]]
 Made = TypeVar("Made", bound=Plan | None)
 
 
@@ -94,10 +98,51 @@ class Prepared:
 
         return evaluate, [jnp.asarray(traced.leaves[place]) for place in places]
 
+    def aux_values(self) -> list[Any]:
+        """The array leaves of the auxiliary output, by the function itself."""
+        traced = self.traced
+        return list(jaxpr_as_fun(traced.closed)(*traced.leaves)[traced.n_out :])
+
     @property
     def inputs(self) -> list[Any]:
         """Values for the program: constants of the trace, then the leaves."""
-        return [*self.traced.closed.consts, *self.traced.leaves]
+        return [*self.traced.plain.consts, *self.traced.leaves]
+
+    @property
+    def columns(self) -> list[tuple[int, ...]]:
+        """One column for every differentiated leaf, see `within`."""
+        return [(k,) for k in range(len(self.traced.in_types))]
+
+    def within(
+        self, compute: Callable[..., Rows], columns: Sequence[Sequence[int]], given: Any = ()
+    ) -> Rows:
+        """What an operator computes from the call's values, where no mesh axes are explicit.
+
+        Args:
+            compute: from the call and `given` to values of the last outputs, and for each output a
+                list of arrays or `SparseJacobian`s.
+            columns: for each item of such a list the differentiated leaves whose dimensions follow
+                those of the output, if it is not a number.
+            given: a pytree of what else holds arrays.
+        """
+        traced = self.traced
+        if traced.mesh is None:
+            return compute(self, given)
+
+        def run(values: Any) -> Rows:
+            leaves, constants, more = values
+            plain = ClosedJaxpr(getattr(traced.plain, "jaxpr", traced.plain), constants)
+            own = dataclasses.replace(traced, closed=plain, plain=plain, mesh=None, leaves=leaves)
+            return compute(dataclasses.replace(self, traced=own), more)
+
+        values = (traced.leaves, traced.plain.consts, given)
+        return run_inside(run, traced.mesh, values, lambda rows: specs_of(traced, rows, columns))
+
+    def run(
+        self, plan: Plan, values: bool = False, sparse: bool = False, given: Sequence[Any] = ()
+    ) -> Rows:
+        """Carry a plan out on the call's values, see `Plan.run`."""
+        return plan.run([*self.inputs, *given], values, sparse, self.key is not None)
 
     @cached_property
     def graph(self) -> ComputationalGraph:
@@ -119,7 +164,10 @@ class Prepared:
             return [self.second]
         listing = dataclasses.replace(self.listing, whole_windows=True)
         traced = self.traced
-        whole = lower_second_order(listing, traced.differentiated, self.active_outputs, traced.name)
+        with inside(traced.mesh):
+            whole = lower_second_order(
+                listing, traced.differentiated, self.active_outputs, traced.name
+            )
         # A convolution whose windows meet nothing but padding or zeros has no arrow in the first
         # graph only. There is nothing to be gained from a second one then.
         return [self.second, whole] if _same_vertices(self.second, whole) else [self.second]
@@ -127,7 +175,10 @@ class Prepared:
     def _lowered(self, lowering: Callable[..., Any]) -> Any:
         def make() -> Any:
             traced = self.traced
-            return lowering(self.listing, traced.differentiated, self.active_outputs, traced.name)
+            with inside(traced.mesh):
+                return lowering(
+                    self.listing, traced.differentiated, self.active_outputs, traced.name
+                )
 
         lowered = make() if self.key is None else _graphs.get(self.key, make)
         announce(noted_fallbacks(self.listing, lowered.listing))
@@ -199,10 +250,11 @@ def prepare(
         FallbackError: with `strict`, where a part of `fun` has no rule.
     """
     traced = trace(fun, args, kwargs, argnums, has_aux)
-    traced_again = any(is_traced(value) for value in (*traced.leaves, *traced.closed.consts))
-    listing, active = flatten_jaxpr(
-        traced.closed, traced.differentiated, treatment, orders, traced_again
-    )
+    traced_again = any(is_traced(value) for value in (*traced.leaves, *traced.plain.consts))
+    with inside(traced.mesh):
+        listing, active = flatten_jaxpr(
+            traced.plain, traced.differentiated, treatment, orders, traced_again
+        )
     key: Hashable | None
     try:
         key = (
@@ -215,7 +267,7 @@ def prepare(
             jax.config.jax_enable_x64,  # type: ignore[attr-defined]
             # Equations hold the mesh that they were traced in, and cannot be met in another one.
             jax.sharding.get_abstract_mesh(),
-            tuple(variable.aval.sharding for variable in traced.closed.jaxpr.invars),
+            tuple(variable.aval.sharding for variable in traced.plain.jaxpr.invars),
         )
     except Unstable:
         key = None
@@ -373,7 +425,7 @@ def _inputs(prepared: Prepared, wanted: Autotune, more: Sequence[Any]) -> Inputs
             f"shared={wanted.shared!r} names all arguments of {traced.name}, so that a batch has "
             "nothing of its own. Leave out the batch, or those arguments that differ."
         )
-    return Inputs(values, [False] * len(traced.closed.consts) + own + [False] * len(more))
+    return Inputs(values, [False] * len(traced.plain.consts) + own + [False] * len(more))
 
 
 def _measured(plan: Plan) -> Plan:
@@ -414,7 +466,8 @@ def _narrow(graph: ComputationalGraph) -> int:
 
 
 def _remembered(prepared: Prepared, wanted: Hashable, make: Callable[[], Made]) -> Made:
-    if prepared.key is None:
-        return make()
-    found: Made = _plans.get((prepared.key, wanted), make)
-    return found
+    with inside(prepared.traced.mesh):
+        if prepared.key is None:
+            return make()
+        found: Made = _plans.get((prepared.key, wanted), make)
+        return found

@@ -23,6 +23,7 @@ from ..emit.assembly import assemble
 from ..emit.coordinates import placed
 from ..emit.stored import spread_values, unstacked
 from ..errors import InvalidArgumentError
+from .placement import array_specs, opened
 from .sparse_arithmetic import added, product_with_array, product_with_sparse
 from .sparse_formats import bcoo_array, bcsr_array, require_scipy, scipy_array
 from .spy import MAX_ENTRIES, braille_spy, spy_plot
@@ -182,7 +183,11 @@ class SparseJacobian:
     @property
     def data(self) -> Array:
         """The entries at `indices`: shape `(*batch_shape, nse)`."""
-        return self._per_matrix(lambda one: one._placed(diagonal=False))
+        return self._per_matrix(lambda one: one._data())
+
+    @opened(lambda out, into: (None,))
+    def _data(self) -> Array:
+        return self._placed(diagonal=False)
 
     def _placed(self, diagonal: bool) -> Array:
         """The entries in coordinate order, or those of the main diagonal."""
@@ -208,7 +213,11 @@ class SparseJacobian:
 
     def todense(self) -> Array:
         """The dense array, of shape `(*batch_shape, *shape)`."""
-        return self._per_matrix(lambda one: assemble(one.structure, one._operands(), one.dtype))
+        return self._per_matrix(lambda one: one._dense())
+
+    @opened(lambda out, into: out + into)
+    def _dense(self) -> Array:
+        return assemble(self.structure, self._operands(), self.dtype)
 
     def diagonal(self) -> Array:
         """The main diagonal.
@@ -228,11 +237,15 @@ class SparseJacobian:
                 "shapes, or one dimension each. Use .matrix.diagonal() for the flattened matrix."
             )
 
-        def entries(one: SparseJacobian) -> Array:
-            flat = one._placed(diagonal=True)
-            return flat.reshape(one.out_shape) if square else flat
+        return self._per_matrix(lambda one: one._square() if square else one._rectangular())
 
-        return self._per_matrix(entries)
+    @opened(lambda out, into: out)
+    def _square(self) -> Array:
+        return self._placed(diagonal=True).reshape(self.out_shape)
+
+    @opened(lambda out, into: (None,))
+    def _rectangular(self) -> Array:
+        return self._placed(diagonal=True)
 
     def to_bcoo(self, flat: bool = False) -> jax_sparse.BCOO:
         """As `jax.experimental.sparse.BCOO` with sorted, unique indices.
@@ -333,6 +346,10 @@ class SparseJacobian:
         """Add a `SparseJacobian` of the same shapes; terms of one pattern are added at once."""
         if not isinstance(other, SparseJacobian):
             return NotImplemented
+        return self._sum(other)
+
+    @opened(lambda out, into, other: out + into)
+    def _sum(self, other: SparseJacobian) -> SparseJacobian:
         for what in ("out_shape", "in_shape", "batch_shape"):
             mine, theirs = getattr(self, what), getattr(other, what)
             if mine != theirs:
@@ -379,7 +396,7 @@ class SparseJacobian:
         if x.shape[:rank] == self.in_shape:
             return self._product(x)
         if x.ndim == 1 and x.shape[0] == math.prod(self.in_shape):
-            return self._product(x.reshape(self.in_shape)).reshape(-1)
+            return self._flat_product(x)
         raise InvalidArgumentError(
             f"J @ x with x of shape {x.shape}: expected {self.in_shape} followed by any number of "
             f"column dimensions, or a flat vector of {math.prod(self.in_shape)} elements."
@@ -405,17 +422,24 @@ class SparseJacobian:
             result = self.T._product(jnp.moveaxis(x, range(rest), range(-rest, 0)))
             return jnp.moveaxis(result, range(-rest, 0), range(rest))
         if x.ndim == 1 and x.shape[0] == math.prod(self.out_shape):
-            return self.T._product(x.reshape(self.out_shape)).reshape(-1)
+            return self.T._flat_product(x)
         raise InvalidArgumentError(
             f"x @ J with x of shape {x.shape}: expected any number of row dimensions followed by "
             f"{self.out_shape}, or a flat vector of {math.prod(self.out_shape)} elements."
         )
 
+    @opened(lambda out, into, x: (None,))
+    def _flat_product(self, x: Array) -> Array:
+        """The product with a vector in C order."""
+        return self._product(x.reshape(self.in_shape)).reshape(-1)
+
+    @opened(lambda out, into, x: out + x[len(into) :])
     def _product(self, x: Array) -> Array:
         """The product with the columns of `x`."""
         dtype = jnp.multiply(jnp.zeros((), self.dtype), jnp.zeros((), x.dtype)).dtype
         return product_with_array(self.structure, self._operands(), x, dtype)
 
+    @opened(lambda out, into, inner: out + inner[len(into) :])
     def _product_with(self, inner: SparseJacobian) -> SparseJacobian:
         """The map `self` after `inner`."""
         self._refuse_batch("A product", "use jax.vmap(lambda j, k: j @ k)")
@@ -465,6 +489,12 @@ class SparseJacobian:
         return f"SparseJacobian({self._title()})" + (f"\n{picture}" if picture else "")
 
     # ------------------------------------------------------------------ helpers
+
+    def array_specs(self, spec: Any) -> list[Any]:
+        """How the arrays lie on a mesh, from how each dimension of the dense array does."""
+        if not self.structure.terms:
+            return [(None,)]
+        return array_specs(self.structure, self._sources, spec)
 
     def _operands(self) -> list[Any]:
         """The array of each term."""

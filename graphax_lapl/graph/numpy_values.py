@@ -38,6 +38,8 @@ ROUNDED: dict[str, Callable[..., Any]] = {
 }
 _FLOATS = (np.float32, np.float64)
 
+#: Primitives that say on which devices an array lies.
+PLACEMENTS = frozenset({"sharding_constraint", "reshard", "mesh_cast"})
 #: Primitives whose result has the entries of their operand in other places.
 MOVES = frozenset({"reshape", "broadcast_in_dim", "transpose", "rev", "slice", "squeeze"})
 
@@ -58,6 +60,8 @@ def numpy_result(
     """
     if name in MOVES:
         return moved(name, params, values[0], shape) if len(values) == 1 else None
+    if name in PLACEMENTS:
+        return values[0]
     if name == "iota" and not values:
         spread = [-1 if k == params["dimension"] else 1 for k in range(len(shape))]
         places = np.arange(shape[params["dimension"]]).reshape(spread)

@@ -18,6 +18,7 @@ import numpy as np
 from jax import dtypes, tree_util
 
 from ..errors import InvalidArgumentError, InvalidTypeError
+from .meshes import automatic, explicit_mesh, holds_explicit_axes
 
 __all__ = ["Traced", "is_traced", "trace"]
 
@@ -42,6 +43,8 @@ class Traced:
         name: the function's name, for messages.
         closed: the closed jaxpr; its inputs are `leaves`, its outputs the value's leaves followed
             by the array leaves of the auxiliary output.
+        plain: the same without explicit mesh axes: what plans and programs are made of.
+        mesh: the mesh with explicit axes that the arrays lie on; None without.
         leaves: the input values, in order.
         differentiated: for each input whether derivatives with respect to it are asked for.
         positions: for each input the position of its argument; keyword arguments follow.
@@ -55,6 +58,8 @@ class Traced:
 
     name: str
     closed: Any
+    plain: Any
+    mesh: Any
     leaves: list[Any]
     differentiated: list[bool]
     positions: list[int]
@@ -247,9 +252,14 @@ def _trace(
                 "floating-point outputs can be differentiated. Return it through has_aux=True, or "
                 "convert it with .astype(float)."
             )
+    mesh = explicit_mesh([v.aval for v in (*closed.jaxpr.constvars, *closed.jaxpr.invars)])
     return Traced(
         name,
         closed,
+        closed
+        if mesh is None and not holds_explicit_axes(closed.jaxpr)
+        else automatic(closed, mesh),
+        mesh,
         leaves,
         differentiated,
         origins,
