@@ -73,10 +73,9 @@ def run_program(program: Program, inputs: Sequence[Any], holding: Holding = _NOT
                 results, pull = value_and_pull(kept[k], values)
                 if pull is not None:
                     ways.update((slot, (pull, n)) for n, slot in enumerate(kept[k].maps))
-            elif instruction.outputs[0] in holding.sines:
-                sine = holding.sines[instruction.outputs[0]]
+            elif instruction.outputs and (sine := holding.sines.get(instruction.outputs[0])):
                 if sine.argument not in pairs:
-                    pairs[sine.argument] = _pair(sine, *values, inexact)
+                    pairs[sine.argument] = _pair(sine, values[0], inexact)
                 results = [pairs[sine.argument][sine.place]]
             else:
                 results = early.pop(k) if k in early else _execute(instruction, values)
