@@ -32,6 +32,7 @@ from ..program.fusion import stored_products, worth_holding, worth_holding_for_d
 from ..program.instructions import Program
 from ..program.orientation import oriented
 from ..program.recomputation import shared_work
+from ..program.sines import sines
 from .compression import Compressed
 from .orders import EliminationOrder
 
@@ -171,14 +172,18 @@ class Plan:
 
     def _holding(self, program: Program, sparse: bool) -> Holding:
         """What is written to memory before it is read."""
+        pairs = sines(program)
         if sparse:
-            return Holding(dict.fromkeys(shared_work(program), HELD_SIZES))
+            return Holding(
+                dict.fromkeys(shared_work(program) - pairs.keys(), HELD_SIZES), sines=pairs
+            )
         if not self.again:
-            return Holding(worth_holding(program))
+            return Holding(worth_holding(program), sines=pairs)
         return Holding(
             worth_holding(program),
             worth_holding_for_derivatives(program),
             stored_products(program),
+            pairs,
         )
 
     def emitted(self, values: bool, sparse: bool) -> Callable[..., tuple[Any, Any]]:

@@ -13,6 +13,8 @@ import numpy as np
 from jax import Array, lax
 from jax.custom_batching import custom_vmap
 
+from ..program.sines import Sine
+
 __all__ = ["HELD_SIZES", "Holding", "held", "tangents_held"]
 
 #: Smaller arrays are not worth the pass through memory, unless something better is known.
@@ -30,11 +32,13 @@ class Holding:
         values: slots that are, and for which sizes.
         differentiated: slots that are where the program is differentiated.
         tangents: slots whose tangents and cotangents are.
+        sines: slots of sines and cosines, which are evaluated together.
     """
 
     values: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     differentiated: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     tangents: Collection[int] = ()
+    sines: Mapping[int, Sine] = field(default_factory=dict)
 
     def apply(self, slot: int, value: Any, inputs: Sequence[Array]) -> Any:
         """What stands for the value of a slot in a program with these (inexact) inputs."""

@@ -21,6 +21,7 @@ from ..program.instructions import (
     Program,
     RowHessianInstruction,
 )
+from ..program.sines import Sine
 from .assembly import assemble
 from .coordinates import gathered_dense, is_gathered
 from .holding import Holding
@@ -29,6 +30,7 @@ from .kept_pulls import kept_pulls, value_and_pull
 from .opaque import LinearMap, apply_together, second_derivative
 from .recipes import operate
 from .rows import row_hessian
+from .sines import Pair, sine_and_cosine, sine_and_cosine_inside
 from .stored import block_storage, cast_to, stored_arrays
 
 __all__ = ["dense_block", "run_program"]
@@ -60,6 +62,7 @@ def run_program(program: Program, inputs: Sequence[Any], holding: Holding = _NOT
         kept = kept_pulls(program, joined)
         ways: dict[int, tuple[Any, int]] = {}
         early: dict[int, Sequence[Any]] = {}
+        pairs: dict[int, Pair] = {}
         for k, instruction in enumerate(program.instructions):
             if k in joined:
                 early.update(
@@ -70,6 +73,10 @@ def run_program(program: Program, inputs: Sequence[Any], holding: Holding = _NOT
                 results, pull = value_and_pull(kept[k], values)
                 if pull is not None:
                     ways.update((slot, (pull, n)) for n, slot in enumerate(kept[k].maps))
+            elif instruction.outputs and (sine := holding.sines.get(instruction.outputs[0])):
+                if sine.argument not in pairs:
+                    pairs[sine.argument] = _pair(sine, values[0], inexact)
+                results = [pairs[sine.argument][sine.place]]
             else:
                 results = early.pop(k) if k in early else _execute(instruction, values)
             for slot, result in zip(instruction.outputs, results, strict=True):
@@ -88,6 +95,13 @@ def _together(
     operations = [instruction.operation for instruction in instructions]
     found = apply_together(operations, maps, *arrays)
     return {place: [result] for place, result in zip(places, found, strict=True)}
+
+
+def _pair(sine: Sine, argument: Array, inputs: Sequence[Array]) -> Pair:
+    """The sine and the cosine of an argument in a program with these (inexact) inputs."""
+    if sine.inside:
+        return sine_and_cosine_inside(argument, *inputs)
+    return sine_and_cosine(argument)
 
 
 def _execute(instruction: Any, values: list[Any]) -> Sequence[Any]:

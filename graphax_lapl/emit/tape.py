@@ -10,11 +10,16 @@ import numpy as np
 from jax import lax
 
 from ..program.fusion import UNBOUNDED, Fusion, Step
+from ..program.sines import SINE_DTYPES, SINES
 from ..program.timings import expression_of
 from .holding import held
 from .numbers import Numbers, filled
+from .sines import Pair, sine_and_cosine
 
 __all__ = ["Tape"]
+
+#: Of a sine and cosine, as `Tape.apply` writes them: with JAX's usual accuracy.
+NO_OPTIONS = ("{}", "{'accuracy': None}")
 
 
 class _Number:
@@ -53,6 +58,15 @@ class _Operation(NamedTuple):
     call: Callable[..., Any]
     operands: tuple[Any, ...]
     place: int
+    options: str
+
+    @property
+    def is_sine(self) -> bool:
+        """Whether this is a sine or cosine that is evaluated together with the other one."""
+        if self.name not in SINES or self.options not in NO_OPTIONS:
+            return False
+        (operand,) = self.operands
+        return isinstance(operand, _Number) and operand.moves and operand.dtype in SINE_DTYPES
 
 
 class Tape:
@@ -93,7 +107,7 @@ class Tape:
         if key not in self._known:
             moves = any(number.moves for number in _computed(operands))
             self._known[key] = made = self._number(dtype, moves)
-            self._operations.append(_Operation(name, call, tuple(operands), made.place))
+            self._operations.append(_Operation(name, call, tuple(operands), made.place, options))
         return self._known[key]
 
     def _number(self, dtype: Any, moves: bool) -> _Number:
@@ -124,8 +138,16 @@ class Tape:
             def read(operand: Any) -> Any:
                 return values[operand.place] if isinstance(operand, _Number) else operand
 
-            for _, call, operands, place in needed:
-                value = call(*map(read, operands))
+            pairs: dict[Any, Pair] = {}
+            for operation in needed:
+                place, operands = operation.place, operation.operands
+                if operation.is_sine:
+                    argument = operands[0].place
+                    if argument not in pairs:
+                        pairs[argument] = sine_and_cosine(read(operands[0]))
+                    values[place] = pairs[argument][SINES.index(operation.name)]
+                    continue
+                value = operation.call(*map(read, operands))
                 values[place] = held(value, (2, UNBOUNDED)) if place in memory else value
             return [filled(numbers.shape, map(read, numbers.ravel())) for numbers in results]
 
@@ -146,7 +168,7 @@ class Tape:
                         (operation.place,),
                         expression.nanoseconds,
                         1,
-                        expression.kept,
+                        expression.kept or operation.is_sine,
                         expression.inside,
                     )
                 )

@@ -24,6 +24,7 @@ from .instructions import (
     PrimalInstruction,
     Program,
 )
+from .sines import sines
 from .summed import SINES_INSIDE, held_sums, within_sums
 from .timings import (
     CACHE,
@@ -195,6 +196,8 @@ class FusedProgram(Fusion):
     def __init__(self, program: Program):
         """Read off what every instruction costs."""
         self.program = program
+        #: Which are in memory before they are read, or evaluated inside of sums: never held.
+        self.sines = sines(program)
         self.sizes = [max(1, math.prod(slot.shape)) for slot in program.slots]
         steps = [self._step(instruction) for instruction in program.instructions]
         results = list(_read_by_results(program))
@@ -223,12 +226,13 @@ class FusedProgram(Fusion):
             nanoseconds = 0.0
             if isinstance(instruction, ConstantInstruction):
                 expression = Expression(0.0, False, True)
+        found = self.sines.keys() & instruction.outputs
         return Step(
             instruction.inputs,
             instruction.outputs,
             nanoseconds,
             work,
-            expression.kept,
+            expression.kept or any(not self.sines[s].inside for s in found),
             expression.inside,
         )
 
@@ -244,6 +248,7 @@ def worth_holding(program: Program) -> dict[int, tuple[int, int]]:
     if len(program.instructions) > MAX_INSTRUCTIONS:
         return {}
     fused = FusedProgram(program)
+    fused.shared -= fused.sines.keys()
     if SINES_INSIDE:
         fused.shared -= within_sums(program)
     ranges: dict[int, tuple[int, int]] = {}

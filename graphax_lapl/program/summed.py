@@ -1,10 +1,9 @@
 """What XLA's CPU compiler makes of elementwise expressions whose only readers are sums.
 
 A sum and the expression that is summed are one kernel of a library, which has its own vectorised
-functions. Since JAX 0.12 these include sines and cosines, at a tenth of the time that a loop takes:
-a sine that is held is evaluated in a loop, so inside of sums nothing is. Before, the
-library leaves sines and cosines to a loop each, where both of one array take
-little more than one of them: then what is summed is held, and evaluated in one loop.
+functions. Since JAX 0.12 these include sines and cosines: nothing is held inside of sums there, and
+no sine that only sums and products of matrices read is evaluated elsewhere. Before, a long
+expression takes longer in the library than in a loop: where it holds sines, what is summed is held.
 """
 
 from __future__ import annotations
@@ -31,9 +30,14 @@ INSIDE = frozenset(
 REDUCTIONS = frozenset({"reduce_max", "reduce_min", "reduce_sum"})
 
 
-def within_sums(program: Program) -> frozenset[int]:
-    """Slots that nothing but sums read, directly or through expressions evaluated inside."""
-    return frozenset(_sums_of(program))
+def within_sums(program: Program, products: bool = False) -> frozenset[int]:
+    """Slots that nothing but sums read, directly or through expressions evaluated inside.
+
+    Args:
+        program: the program.
+        products: whether products of matrices count as sums.
+    """
+    return frozenset(_sums_of(program, products))
 
 
 def held_sums(program: Program) -> dict[int, frozenset[int]]:
@@ -42,7 +46,8 @@ def held_sums(program: Program) -> dict[int, frozenset[int]]:
     Returns:
         For each of them the slots that only this sum reads.
     """
-    only = {slot: next(iter(sums)) for slot, sums in _sums_of(program).items() if len(sums) == 1}
+    readers = _sums_of(program, False)
+    only = {slot: next(iter(sums)) for slot, sums in readers.items() if len(sums) == 1}
     regions: dict[int, set[int]] = {}
     arguments: dict[int, dict[tuple[int, ...], set[str]]] = {}
     for instruction in program.instructions:
@@ -61,14 +66,14 @@ def held_sums(program: Program) -> dict[int, frozenset[int]]:
     return found
 
 
-def _sums_of(program: Program) -> dict[int, frozenset[int]]:
+def _sums_of(program: Program, products: bool) -> dict[int, frozenset[int]]:
     """For every slot that only sums read the places of these among the instructions."""
     results = {*program.values, *(s for row in program.blocks for b in row for s in b.slots)}
     sums: dict[int, set[int]] = {}
     other = set(results)
     for place in range(len(program.instructions) - 1, -1, -1):
         instruction = program.instructions[place]
-        if _is_sum(instruction):
+        if _is_sum(instruction, products):
             read: set[int] | None = {place}
         elif other.isdisjoint(instruction.outputs) and _primitives(instruction, program):
             read = set().union(*(sums.get(slot, ()) for slot in instruction.outputs))
@@ -83,16 +88,19 @@ def _sums_of(program: Program) -> dict[int, frozenset[int]]:
     return {slot: frozenset(sums[slot]) for slot in sums if slot in made - other}
 
 
-def _is_sum(instruction: Instruction) -> bool:
+def _is_sum(instruction: Instruction, products: bool) -> bool:
     if isinstance(instruction, PrimalInstruction):
-        return instruction.equation.name in REDUCTIONS
+        name = instruction.equation.name
+        return name in REDUCTIONS or (products and name == "dot_general")
     operation = getattr(instruction, "operation", None)
     if not isinstance(operation, Einsum) or not _reads_whole(operation):
         return False
     reads = [read.labels() for read in operation.reads]
     # As `emit/arrays.py` writes it: products of matrices and vectors are no sums.
-    together = len(reads) == 1 or (
-        operation.output and set(operation.output) == reads[0] & reads[1]
+    together = (
+        products
+        or len(reads) == 1
+        or (operation.output and set(operation.output) == reads[0] & reads[1])
     )
     return bool(together) and len(operation.sizes) > len(operation.output)
 
@@ -116,9 +124,11 @@ def _primitives(instruction: Instruction, program: Program) -> list[str] | None:
 
 
 def _reads_whole(operation: Einsum) -> bool:
-    """Whether every operand is read entry by entry, with a label of its own for each axis."""
-    return all(
-        len(read.labels()) == len(read.axes)
-        and all(axis.offset == 0 and [p for _, p in axis.parts] == [1] for axis in read.axes)
-        for read in operation.reads
-    )
+    """Whether every operand is read entry by entry, with a label of its own for each axis read."""
+    for read in operation.reads:
+        axes = [axis for axis in read.axes if axis.parts]
+        if len(read.labels()) != len(axes) or any(axis.offset for axis in read.axes):
+            return False
+        if any([stride for _, stride in axis.parts] != [1] for axis in axes):
+            return False
+    return True

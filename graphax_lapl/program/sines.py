@@ -1,0 +1,58 @@
+"""Sines and cosines among the instructions of a program, by the arrays that they are of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..rules.elementwise import PRIMITIVE_PARTIALS
+from .instructions import Instruction, LocalInstruction, PrimalInstruction, Program
+from .summed import SINES_INSIDE, within_sums
+
+__all__ = ["SINES", "SINE_DTYPES", "Sine", "sines"]
+
+#: Primitives that are evaluated together.
+SINES = ("sin", "cos")
+#: For which there is an evaluation by vector instructions.
+SINE_DTYPES = frozenset({np.dtype(np.float32), np.dtype(np.float64)})
+
+
+@dataclass(frozen=True)
+class Sine:
+    """A slot that holds the sine or the cosine of another.
+
+    Attributes:
+        argument: the other slot.
+        place: 0 for the sine, 1 for the cosine.
+        inside: nothing but sums and products that evaluate them read those of its argument.
+    """
+
+    argument: int
+    place: int
+    inside: bool
+
+
+def sines(program: Program) -> dict[int, Sine]:
+    """The slots of a program that are sines and cosines."""
+    found: dict[int, tuple[int, int]] = {}
+    for instruction in program.instructions:
+        name = _name(instruction)
+        if name in SINES and program.slots[instruction.outputs[0]].dtype in SINE_DTYPES:
+            found[instruction.outputs[0]] = (instruction.inputs[0], SINES.index(name))
+    within = within_sums(program, True) if found and SINES_INSIDE else frozenset()
+    elsewhere = {argument for slot, (argument, _) in found.items() if slot not in within}
+    return {
+        slot: Sine(argument, place, argument not in elsewhere)
+        for slot, (argument, place) in found.items()
+    }
+
+
+def _name(instruction: Instruction) -> str | None:
+    if isinstance(instruction, LocalInstruction):
+        return PRIMITIVE_PARTIALS.get(instruction.local.fun)
+    if isinstance(instruction, PrimalInstruction):
+        # Whoever asks for an accuracy gets JAX's.
+        plain = all(parameter is None for parameter in instruction.equation.params.values())
+        return instruction.equation.name if plain else None
+    return None

@@ -1,0 +1,112 @@
+"""Sines and cosines by vector instructions: their values, derivatives and where they are taken."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from graphax_lapl import jacve, laplacian_ve, make_plan
+from graphax_lapl.emit.sines import SINES_SIZE, sine_and_cosine, sine_and_cosine_inside
+from graphax_lapl.program.sines import sines
+from graphax_lapl.program.summed import SINES_INSIDE
+
+#: What a conditional is in a jaxpr: one for each array whose sines are evaluated so.
+GUARD = re.compile(r"\bcond\[")
+
+
+def places(dtype):
+    """Arguments up to the largest one: everywhere, and around multiples of pi / 2."""
+    limit, count = (1600.0, 1018) if dtype == np.float32 else (1.6e6, 30_000)
+    draw = np.random.default_rng(0)
+    near = (np.arange(count) * np.pi / 2).astype(dtype)
+    beside = [np.nextafter(near, dtype(side * 2 * limit)) for side in (-1, 1)]
+    spread = [draw.uniform(-limit, limit, 40_000), np.geomspace(1e-30, limit, 40_000)]
+    return np.concatenate([near, *beside, *spread]).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_values_are_within_two_units_in_the_last_place(dtype):
+    x = places(dtype)
+    for sign in (1, -1):
+        found = jax.jit(sine_and_cosine)(sign * x)
+        for values, exact in zip(found, (np.sin, np.cos), strict=True):
+            assert values.dtype == dtype
+            # Of doubles the library's long double, which has 11 more bits.
+            wider = np.float64 if dtype == np.float32 else np.longdouble
+            expected = exact((sign * x).astype(wider))
+            unit = np.spacing(np.abs(expected).astype(dtype)).astype(wider)
+            error = np.abs(np.asarray(values).astype(wider) - expected)
+            assert np.max(error / unit) < (1.1 if dtype == np.float32 else 1.6)
+
+
+@pytest.mark.parametrize("special", [1e9, -1e30, np.inf, np.nan, -0.0])
+def test_arguments_that_the_polynomials_are_not_made_for(special):
+    x = np.linspace(-3, 3, SINES_SIZE, dtype=np.float32)
+    x[5], x[7] = special, 1e5  # a large argument beside NaN
+    found = jax.jit(sine_and_cosine)(x)
+    for values, function in zip(found, (jnp.sin, jnp.cos), strict=True):
+        expected = jax.jit(function)(x)
+        np.testing.assert_allclose(values, expected, rtol=3e-7, atol=1e-37)
+        assert np.signbit(values[5]) == np.signbit(expected[5]) or np.isnan(special)
+
+
+@pytest.mark.parametrize("function", [sine_and_cosine, sine_and_cosine_inside])
+@pytest.mark.parametrize("count", [3, SINES_SIZE])
+def test_under_every_transformation(function, count):
+    x = jnp.linspace(-1.0, 2.0, count)
+
+    def fun(x):
+        sine, cosine = function(x)
+        return jnp.sum(sine * jnp.exp(cosine))
+
+    def plain(x):
+        return jnp.sum(jnp.sin(x) * jnp.exp(jnp.cos(x)))
+
+    rows = jnp.stack([x, 2 * x])
+    cases = {
+        "gradient": (jax.grad, x),
+        "second derivative": (lambda f: lambda x: jax.jvp(jax.grad(f), (x,), (x,))[1], x),
+        "gradient of a batch": (lambda f: jax.grad(lambda x: jnp.sum(jax.vmap(f)(x))), rows),
+        "batch of gradients": (lambda f: jax.vmap(jax.grad(f)), rows),
+    }
+    for name, (transform, point) in cases.items():
+        expected = jax.jit(transform(plain))(point)
+        np.testing.assert_allclose(
+            jax.jit(transform(fun))(point), expected, atol=1e-13, err_msg=name
+        )
+
+
+def test_both_functions_of_one_array_are_one_evaluation():
+    def fun(x):
+        return jnp.sin(x) * jnp.cos(x), jnp.cos(2 * x)
+
+    xs = jnp.linspace(0.0, 1.0, 100 * 8).reshape(100, 8)
+    program = make_plan(fun, xs[0], order="forward").program
+    places = sorted((s.argument, s.place) for s in sines(program).values())
+    assert [place for _, place in places] == [0, 1, 0]  # of 2 x the sine alone
+    assert len({argument for argument, _ in places}) == 2
+    batch = jax.vmap(jacve(fun, order="forward"))
+    compiled = jax.jit(batch).lower(xs).compile()
+    assert len(re.findall(r" conditional\(", compiled.as_text())) == 2
+    found = compiled(xs)
+    expected = jax.vmap(jax.jacfwd(fun))(xs)
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-12)
+
+
+def test_where_only_sums_read_them_they_are_left_to_the_sums():
+    def fun(weights, x):
+        return jnp.sum(weights * jnp.sin(x) * x)
+
+    weights, xs = jnp.ones(40), jnp.linspace(0.0, 1.0, 64 * 40).reshape(64, 40)
+
+    def loss(weights, xs):
+        return jnp.mean(jax.vmap(laplacian_ve(fun, argnums=1), (None, 0))(weights, xs) ** 2)
+
+    value, step = (str(jax.make_jaxpr(f)(weights, xs)) for f in (loss, jax.grad(loss)))
+    assert bool(GUARD.search(value)) == (not SINES_INSIDE)
+    assert GUARD.search(step)  # though none has a tangent
+    text = jax.jit(jax.grad(loss)).lower(weights, xs).compile().as_text()
+    assert len(re.findall(r"\b(?:sine|cosine)\(", text)) == 2
