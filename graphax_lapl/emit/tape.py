@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
@@ -15,6 +16,23 @@ from .holding import held
 from .numbers import Numbers, filled
 
 __all__ = ["Tape"]
+
+#: Operations on known numbers that are carried out at once: positions are compared by them.
+COMPARISONS: dict[str, Callable[..., Any]] = {
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "not": np.bitwise_not,
+}
+SUMS = frozenset({"add", "add_any", "sub"})
+PRODUCTS = frozenset({"mul", "div"})
+#: Operations whose operands may change places.
+COMMUTATIVE = frozenset({"add", "mul"})
 
 
 class _Number:
@@ -56,10 +74,16 @@ class _Operation(NamedTuple):
 
 
 class Tape:
-    """Operations on numbers, in the order in which they are computed; equal ones are one."""
+    """Operations on numbers, in the order in which they are computed; equal ones are one.
+
+    Known positions are compared at once, and known zeros are not added. Signs are taken out of
+    products and put into sums, so that opposites are computed once. None of this rounds
+    differently; a zero may change its sign, as it does in XLA.
+    """
 
     def __init__(self) -> None:
         """Begin without inputs and operations."""
+        self._originals: dict[int, _Number] = {}
         self.numbers: list[_Number] = []
         self.inputs = 0
         self._operations: list[_Operation] = []
@@ -75,10 +99,12 @@ class Tape:
 
     def apply(self, equation: Any, values: Sequence[Any]) -> list[Any]:
         """Record a pointwise equation (see `run_numbers`)."""
+        name, dtype = equation.primitive.name, equation.outvars[0].aval.dtype
+        if name == "square" or (name == "integer_pow" and equation.params["y"] == 2):
+            return [self.record("mul", lax.mul, (*values, *values), dtype)]
         params = equation.primitive.get_bind_params(equation.params)
         call = functools.partial(equation.primitive.bind, **params)
-        dtype = equation.outvars[0].aval.dtype
-        return [self.record(equation.primitive.name, call, values, dtype, repr(params))]
+        return [self.record(name, call, values, dtype, repr(params) if params else "")]
 
     def record(
         self,
@@ -87,9 +113,58 @@ class Tape:
         operands: Sequence[Any],
         dtype: Any,
         options: str = "",
+    ) -> Any:
+        """The result of an operation: a known number, an earlier one, or one to be computed."""
+        settled = _settled(name, operands)
+        if settled is not None:
+            return settled
+        if jnp.issubdtype(dtype, jnp.floating):
+            if name == "neg":
+                return self._negative(operands[0])
+            if name in PRODUCTS:
+                plain, signs = self._signs_apart(operands)
+                made = self._recorded(name, call, plain, dtype)
+                return self._negative(made) if signs[0] != signs[1] else made
+            if name in SUMS:
+                return self._sum(name, operands, dtype)
+        return self._recorded(name, call, operands, dtype, options)
+
+    def _sum(self, name: str, operands: Sequence[Any], dtype: Any) -> _Number:
+        (first, second), signs = self._signs_apart(operands)
+        if name == "sub":
+            signs[1] = not signs[1]
+        if signs[0] == signs[1]:
+            made = self._recorded("add", lax.add, (first, second), dtype)
+            return self._negative(made) if signs[0] else made
+        return self._recorded("sub", lax.sub, (second, first)[:: 1 if signs[0] else -1], dtype)
+
+    def _negative(self, number: _Number) -> _Number:
+        if number.place in self._originals:
+            return self._originals[number.place]
+        made = self._recorded("neg", lax.neg, (number,), number.dtype)
+        self._originals[made.place] = number
+        return made
+
+    def _signs_apart(self, operands: Sequence[Any]) -> tuple[list[Any], list[bool]]:
+        """Operands of which negatives are replaced by their opposites, and which these are."""
+        plain = [
+            self._originals.get(operand.place, operand) if isinstance(operand, _Number) else operand
+            for operand in operands
+        ]
+        return plain, [one is not other for one, other in zip(plain, operands, strict=True)]
+
+    def _recorded(
+        self,
+        name: str,
+        call: Callable[..., Any],
+        operands: Sequence[Any],
+        dtype: Any,
+        options: str = "",
     ) -> _Number:
-        """The result of an operation, the earlier one where the same was recorded before."""
-        key = (name, options, *map(_key, operands))
+        keys = [_key(operand) for operand in operands]
+        if name in COMMUTATIVE:
+            keys.sort(key=repr)
+        key = (name, options, *keys)
         if key not in self._known:
             moves = any(number.moves for number in _computed(operands))
             self._known[key] = made = self._number(dtype, moves)
@@ -155,6 +230,22 @@ class Tape:
 
 def _computed(values: Iterable[Any]) -> list[_Number]:
     return [value for value in values if isinstance(value, _Number)]
+
+
+def _settled(name: str, operands: Sequence[Any]) -> Any:
+    """What an operation gives without being carried out, if it does."""
+    known = [not isinstance(operand, _Number) for operand in operands]
+    if name == "select_n" and known[0]:
+        return operands[1 + int(operands[0])]
+    if name in COMPARISONS and all(known):
+        return COMPARISONS[name](*operands)
+    if name in SUMS:
+        first, second = operands
+        if known[1] and second == 0:
+            return first
+        if known[0] and first == 0 and name != "sub":
+            return second
+    return None
 
 
 def _key(operand: Any) -> Any:
