@@ -6,7 +6,6 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
@@ -30,7 +29,6 @@ COMPARISONS: dict[str, Callable[..., Any]] = {
     "not": np.bitwise_not,
 }
 SUMS = frozenset({"add", "add_any", "sub"})
-PRODUCTS = frozenset({"mul", "div"})
 #: Operations whose operands may change places.
 COMMUTATIVE = frozenset({"add", "mul"})
 
@@ -76,14 +74,12 @@ class _Operation(NamedTuple):
 class Tape:
     """Operations on numbers, in the order in which they are computed; equal ones are one.
 
-    Known positions are compared at once, and known zeros are not added. Signs are taken out of
-    products and put into sums, so that opposites are computed once. None of this rounds
-    differently; a zero may change its sign, as it does in XLA.
+    Known positions are compared at once, and known zeros are not added. XLA knows as much, but
+    what is worth holding is decided here, and every operation takes time to compile.
     """
 
     def __init__(self) -> None:
         """Begin without inputs and operations."""
-        self._originals: dict[int, _Number] = {}
         self.numbers: list[_Number] = []
         self.inputs = 0
         self._operations: list[_Operation] = []
@@ -118,49 +114,6 @@ class Tape:
         settled = _settled(name, operands)
         if settled is not None:
             return settled
-        if jnp.issubdtype(dtype, jnp.floating):
-            if name == "neg":
-                return self._negative(operands[0])
-            if name in PRODUCTS:
-                plain, signs = self._signs_apart(operands)
-                made = self._recorded(name, call, plain, dtype)
-                return self._negative(made) if signs[0] != signs[1] else made
-            if name in SUMS:
-                return self._sum(name, operands, dtype)
-        return self._recorded(name, call, operands, dtype, options)
-
-    def _sum(self, name: str, operands: Sequence[Any], dtype: Any) -> _Number:
-        (first, second), signs = self._signs_apart(operands)
-        if name == "sub":
-            signs[1] = not signs[1]
-        if signs[0] == signs[1]:
-            made = self._recorded("add", lax.add, (first, second), dtype)
-            return self._negative(made) if signs[0] else made
-        return self._recorded("sub", lax.sub, (second, first)[:: 1 if signs[0] else -1], dtype)
-
-    def _negative(self, number: _Number) -> _Number:
-        if number.place in self._originals:
-            return self._originals[number.place]
-        made = self._recorded("neg", lax.neg, (number,), number.dtype)
-        self._originals[made.place] = number
-        return made
-
-    def _signs_apart(self, operands: Sequence[Any]) -> tuple[list[Any], list[bool]]:
-        """Operands of which negatives are replaced by their opposites, and which these are."""
-        plain = [
-            self._originals.get(operand.place, operand) if isinstance(operand, _Number) else operand
-            for operand in operands
-        ]
-        return plain, [one is not other for one, other in zip(plain, operands, strict=True)]
-
-    def _recorded(
-        self,
-        name: str,
-        call: Callable[..., Any],
-        operands: Sequence[Any],
-        dtype: Any,
-        options: str = "",
-    ) -> _Number:
         keys = [_key(operand) for operand in operands]
         if name in COMMUTATIVE:
             keys.sort(key=repr)
