@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from ..edges.terms import Structure
 from ..emit.holding import HELD_SIZES, Holding
@@ -19,6 +20,7 @@ from ..emit.small_programs import for_large_batches, is_small_program
 from ..emit.stored import stored_arrays
 from ..errors import InvalidArgumentError
 from ..graph.computational_graph import ComputationalGraph
+from ..graph.tracing import is_traced
 from ..program.builder import build_program
 from ..program.counts import (
     BYTES_PER_OPERATION,
@@ -141,13 +143,16 @@ class Plan:
             return traced_work(self.emit(values=False, sparse=True), types)
 
     @cached_property
-    def _compiled(self) -> dict[tuple[bool, bool], Callable[..., Any]]:
+    def _compiled(self) -> dict[tuple[bool, bool, bool], Callable[..., Any]]:
         return {}
 
     def run(self, inputs: Sequence[Any], values: bool, sparse: bool, stable: bool) -> Any:
         """Carry the plan out, compiled where the plan will be met again (`stable`)."""
-        stable = stable and not jax.config.jax_disable_jit  # type: ignore[attr-defined]
-        return (self.emitted if stable else self.emit)(values, sparse)(inputs)
+        # Within a program that is traced as a whole, one more would be traced to be read again.
+        # What is differentiated again is left to JAX's derivative of a program.
+        staged = not self.again and is_traced(jnp.zeros(()))
+        jitted = stable and not staged and not jax.config.jax_disable_jit  # type: ignore[attr-defined]
+        return self.emitted(values, sparse, jitted)(inputs)
 
     def emit(self, values: bool, sparse: bool) -> Callable[[Sequence[Any]], tuple[Any, Any]]:
         """The program as a function of its inputs (not jitted).
@@ -186,11 +191,14 @@ class Plan:
             pairs,
         )
 
-    def emitted(self, values: bool, sparse: bool) -> Callable[..., tuple[Any, Any]]:
-        """`emit`, jitted and remembered."""
-        key = (values, sparse)
+    def emitted(
+        self, values: bool, sparse: bool, jitted: bool = True
+    ) -> Callable[..., tuple[Any, Any]]:
+        """`emit`, remembered, and jitted where asked."""
+        key = (values, sparse, jitted)
         if key not in self._compiled:
-            self._compiled[key] = jax.jit(self.emit(values, sparse), inline=True)
+            run = self.emit(values, sparse)
+            self._compiled[key] = jax.jit(run, inline=True) if jitted else run
         return self._compiled[key]
 
     def compile(self) -> Callable[..., Any]:

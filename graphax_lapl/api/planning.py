@@ -439,12 +439,20 @@ def _renamed(plan: Plan, method: str) -> Plan:
 def _cheapest(prepared: Prepared) -> Plan:
     """The plan with the least predicted work among a few fixed orders.
 
-    Where all paths pass through fewer numbers than go in and come out, both sides start there.
+    Where all paths pass through fewer numbers than go in and come out, both sides start there. For
+    the gradient of one number reverse mode is taken: no program has more to do than a few times the
+    function (Baur and Strassen 1983), and other orders save per cents, for times the planning.
     """
     best: Plan | None = None
     graph = prepared.graph
-    orders = (resolve_order(name, graph) for name in AUTO_ORDERS)
-    for order in itertools.chain(orders, parting_orders(graph, _narrow(graph))):
+    before, after = _numbers(graph, graph.inputs), _numbers(graph, graph.outputs)
+    names = ("reverse",) if after == 1 < before else AUTO_ORDERS
+    orders = (resolve_order(name, graph) for name in names)
+    tried: set[tuple[int, ...]] = set()
+    for order in itertools.chain(orders, parting_orders(graph, min(before, after))):
+        if order.vertices in tried:
+            continue
+        tried.add(order.vertices)
         # An order that is hopeless is given up before its program is complete.
         limit = None if best is None else 2 * best.predicted_work
         plan = Plan.build(graph, order, limit)
@@ -456,13 +464,9 @@ def _cheapest(prepared: Prepared) -> Plan:
     return best
 
 
-def _narrow(graph: ComputationalGraph) -> int:
-    """Fewer elements than this are fewer than go in, and than come out."""
-
-    def count(names: Iterable[Any]) -> int:
-        return sum(math.prod(graph.by_name[name].shape) for name in names if name is not None)
-
-    return min(count(graph.inputs), count(graph.outputs))
+def _numbers(graph: ComputationalGraph, names: Iterable[Any]) -> int:
+    """Numbers that the inputs or outputs of a graph hold together."""
+    return sum(math.prod(graph.by_name[name].shape) for name in names if name is not None)
 
 
 def _remembered(prepared: Prepared, wanted: Hashable, make: Callable[[], Made]) -> Made:

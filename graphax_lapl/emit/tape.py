@@ -19,7 +19,22 @@ from .sines import Pair, sine_and_cosine
 __all__ = ["Tape"]
 
 #: Of a sine and cosine, as `Tape.apply` writes them: with JAX's usual accuracy.
-NO_OPTIONS = ("{}", "{'accuracy': None}")
+NO_OPTIONS = ("", "{'accuracy': None}")
+#: Operations on known numbers that are carried out at once: positions are compared by them.
+COMPARISONS: dict[str, Callable[..., Any]] = {
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "not": np.bitwise_not,
+}
+SUMS = frozenset({"add", "add_any", "sub"})
+#: Operations whose operands may change places.
+COMMUTATIVE = frozenset({"add", "mul"})
 
 
 class _Number:
@@ -70,7 +85,11 @@ class _Operation(NamedTuple):
 
 
 class Tape:
-    """Operations on numbers, in the order in which they are computed; equal ones are one."""
+    """Operations on numbers, in the order in which they are computed; equal ones are one.
+
+    Known positions are compared at once, and known zeros are not added. XLA knows as much, but
+    what is worth holding is decided here, and every operation takes time to compile.
+    """
 
     def __init__(self) -> None:
         """Begin without inputs and operations."""
@@ -89,10 +108,12 @@ class Tape:
 
     def apply(self, equation: Any, values: Sequence[Any]) -> list[Any]:
         """Record a pointwise equation (see `run_numbers`)."""
+        name, dtype = equation.primitive.name, equation.outvars[0].aval.dtype
+        if name == "square" or (name == "integer_pow" and equation.params["y"] == 2):
+            return [self.record("mul", lax.mul, (*values, *values), dtype)]
         params = equation.primitive.get_bind_params(equation.params)
         call = functools.partial(equation.primitive.bind, **params)
-        dtype = equation.outvars[0].aval.dtype
-        return [self.record(equation.primitive.name, call, values, dtype, repr(params))]
+        return [self.record(name, call, values, dtype, repr(params) if params else "")]
 
     def record(
         self,
@@ -101,9 +122,15 @@ class Tape:
         operands: Sequence[Any],
         dtype: Any,
         options: str = "",
-    ) -> _Number:
-        """The result of an operation, the earlier one where the same was recorded before."""
-        key = (name, options, *map(_key, operands))
+    ) -> Any:
+        """The result of an operation: a known number, an earlier one, or one to be computed."""
+        settled = _settled(name, operands)
+        if settled is not None:
+            return settled
+        keys = [_key(operand) for operand in operands]
+        if name in COMMUTATIVE:
+            keys.sort(key=repr)
+        key = (name, options, *keys)
         if key not in self._known:
             moves = any(number.moves for number in _computed(operands))
             self._known[key] = made = self._number(dtype, moves)
@@ -177,6 +204,22 @@ class Tape:
 
 def _computed(values: Iterable[Any]) -> list[_Number]:
     return [value for value in values if isinstance(value, _Number)]
+
+
+def _settled(name: str, operands: Sequence[Any]) -> Any:
+    """What an operation gives without being carried out, if it does."""
+    known = [not isinstance(operand, _Number) for operand in operands]
+    if name == "select_n" and known[0]:
+        return operands[1 + int(operands[0])]
+    if name in COMPARISONS and all(known):
+        return COMPARISONS[name](*operands)
+    if name in SUMS:
+        first, second = operands
+        if known[1] and second == 0:
+            return first
+        if known[0] and first == 0 and name != "sub":
+            return second
+    return None
 
 
 def _key(operand: Any) -> Any:

@@ -120,7 +120,7 @@ class Fusion:
 
     def expressions(self, held: Collection[int]) -> list[float]:
         """Nanoseconds of evaluating a slot once, with all that is evaluated in the same loop."""
-        return self._forward(set(held), None)
+        return self._forward(set(held), None, range(len(self.sizes)))
 
     def held_at(self, samples: int) -> set[int]:
         """The slots that are worth writing to memory for a batch of so many samples.
@@ -136,14 +136,12 @@ class Fusion:
         everything = samples * sum(self.sizes[slot] for slot in self.results)
         memory = MEMORY if everything > CACHED else CACHE
         often, held = self.evaluations(()), set[int]()
-        self._forward(
-            held, lambda slot, cost: slot in self.shared and is_worth(slot, often[slot], cost)
-        )
-        costs = self.expressions(held)
+        self._forward(held, lambda slot, cost: is_worth(slot, often[slot], cost), self.shared)
+        costs = self._forward(held, None, held)
         self._backward(held, lambda slot, times: is_worth(slot, times, costs[slot]))
         if len(held) <= MAX_HELD:
             return held
-        often, costs = self.evaluations(held), self.expressions(held)
+        often, costs = self.evaluations(held), self._forward(held, None, held)
         return set(sorted(held, key=lambda slot: -(often[slot] - 1) * costs[slot])[:MAX_HELD])
 
     def _backward(self, held: set[int], keep: Callable[[int, float], bool] | None) -> list[float]:
@@ -171,8 +169,13 @@ class Fusion:
                     repeated[slot] = max(repeated[slot], times * step.work / self.sizes[slot])
         return counted
 
-    def _forward(self, held: set[int], take: Callable[[int, float], bool] | None) -> list[float]:
-        """Cost of every slot's expression; adds to `held` what is to be taken."""
+    def _forward(
+        self,
+        held: set[int],
+        take: Callable[[int, float], bool] | None,
+        asked: Collection[int],
+    ) -> list[float]:
+        """Cost of the expressions of the slots asked for; adds to `held` those to be taken."""
         inside = [0] * len(self.sizes)
         cost = [0.0] * len(self.sizes)
         for number, step in enumerate(self.steps):
@@ -180,11 +183,11 @@ class Fusion:
             if step.inside:
                 for slot in step.inputs:
                     own |= inside[slot]
-            total = sum(self.steps[k].nanoseconds for k in _bits(own))
             for slot in step.outputs:
-                cost[slot] = total
-                if take is not None and not step.kept and take(slot, total):
-                    held.add(slot)
+                if slot in asked:
+                    cost[slot] = sum(self.steps[k].nanoseconds for k in _bits(own))
+                    if take is not None and not step.kept and take(slot, cost[slot]):
+                        held.add(slot)
                 if not step.kept and slot not in held:
                     inside[slot] = own
         return cost

@@ -225,7 +225,8 @@ def _div(site: Site, i: int, k: int) -> list[Piece]:
 
 
 def _minus_quotient(out: Array, y: Array) -> Array:
-    return -out / y
+    # By the reciprocal, which is the other partial: divisions are kept in memory by XLA.
+    return -out * _reciprocal(y)
 
 
 @defrule("integer_pow", "square")
