@@ -108,6 +108,23 @@ def test_a_tape_holds_what_results_need_once():
     assert [float(number) for number in found] == [15.0, 5.0, 2.0]
 
 
+def test_a_tape_settles_what_is_known():
+    tape = Tape()
+    x = tape.input((2,), np.dtype(np.float64), True)
+    here, zero = np.int64(3), np.float64(0.0)
+
+    def record(name, *operands):
+        return tape.record(name, getattr(lax, name), operands, np.dtype(np.float64))
+
+    assert record("eq", here, np.int64(3)) and not record("gt", here, np.int64(4))
+    assert record("select_n", np.bool_(True), x[0], x[1]) is x[1]
+    assert record("add", x[0], zero) is x[0] and record("add", zero, x[0]) is x[0]
+    assert record("sub", x[0], zero) is x[0] and record("sub", zero, x[0]) is not x[0]
+    assert record("mul", x[0], zero) is not zero  # x may be infinite
+    assert record("mul", x[0], x[1]) is record("mul", x[1], x[0])
+    assert record("div", x[0], x[1]) is not record("div", x[1], x[0])
+
+
 def test_integers_beside_a_jacobian_that_is_differentiated():
     def fun(x, n):
         return jnp.outer(x, x) @ x * n.astype(x.dtype), (n + 1, x > 0.5)
