@@ -28,9 +28,9 @@ class Compressed:
             full rows and columns), "symmetric" (the Jacobian is symmetric, that of a gradient: star
             colouring), or "best" of the first three.
         pattern: where the Jacobian may be nonzero, if you know better than the structure of the
-            operations says (which takes loops for dense): a matrix whose nonzeros are meant (numpy,
-            `jax.experimental.sparse.BCOO`, anything with `tocoo`), or a `Pattern`. Rows run over
-            the raveled outputs, columns over the raveled differentiated inputs.
+            operations says (which takes large loops for dense): a matrix whose nonzeros are meant
+            (numpy, `jax.experimental.sparse.BCOO`, anything with `tocoo`), or a `Pattern`. Rows
+            run over the raveled outputs, columns over the raveled differentiated inputs.
         check: whether one more product, with a fixed vector in general position, is compared with
             the entries; where they differ by more than the square root of the precision all entries
             are NaN. By default where a pattern is given or symmetry is claimed.

@@ -17,7 +17,7 @@ from .terms import Term
 __all__ = ["common_limits"]
 
 #: Largest matrix that keeps the positions of a sum whose terms have no limits.
-MAX_LISTED = 1 << 14
+MAX_LISTED = 1 << 12
 
 
 def common_limits(draft: Draft, parts: Sequence[Term], shape: tuple[int, ...]) -> list[Limit]:

@@ -15,7 +15,7 @@ from .lowering import local_partials
 from .opaque import treatment
 from .possible_values import Possible, PossibleValues
 
-__all__ = ["Aligned", "Body", "partners"]
+__all__ = ["Aligned", "Body", "body_of", "partners"]
 
 #: For a value that an input moves: dimensions that hold the input's position.
 Aligned = frozenset[int]
@@ -73,6 +73,16 @@ class Body:
             for k, variable in enumerate(self.outputs)
             if variable is not None and variable in held
         }
+
+
+@lru_cache(maxsize=64)
+def _remembered(closed: Any) -> Body:
+    return Body(closed)
+
+
+def body_of(closed: Any, given: Mapping[int, Possible] | None = None) -> Body:
+    """The body of a loop or branch, of which several questions are asked."""
+    return Body(closed, given=given) if given else _remembered(closed)
 
 
 def _is_inexact(aval: Any) -> bool:

@@ -6,7 +6,9 @@ that dimension. This is found as the greatest fixed point: suppose that an input
 position p of its dimension d; which dimensions of a value then hold changes at position p only? The
 local structures of the body's equations say so, and what a carry holds has to hold again when it
 comes around. Where no path leads from an input to an output, there is no derivative. The same is
-asked of the backward function of a user's rule: which dimensions hold the cotangent's position?
+asked of the backward function of a user's rule, and of the solver of a linear solve: which
+dimensions hold the cotangent's position? Of small maps single entries are told apart
+(`entry_patterns.py`).
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from ..edges.masks import Limit, pattern_mask
 from ..edges.unify import Unsolvable
 from ..errors import GraphaxLaplError
 from ..graph.listing import Equation, scan_counts
-from .bodies import Aligned, Body
+from .bodies import Aligned, Body, body_of
 from .entry_patterns import entry_patterns, given_integers, through_body
 from .opaque import AS_A_WHOLE, modes
 from .registry import defrule
@@ -49,7 +51,7 @@ def _scan(params: dict[str, Any]) -> Pairs | None:
     counts = scan_counts(params)
     if counts is None:
         return None
-    body = Body(params["jaxpr"])
+    body = body_of(params["jaxpr"])
     constants, carries = counts
     found = _fixed_points(body, constants, carries)
     result = {}
@@ -64,7 +66,7 @@ def _scan(params: dict[str, Any]) -> Pairs | None:
 
 def _while(params: dict[str, Any]) -> Pairs:
     constants, skipped = params["body_nconsts"], params["cond_nconsts"]
-    body = Body(params["body_jaxpr"])
+    body = body_of(params["body_jaxpr"])
     found = _fixed_points(body, constants, len(body.outputs))
     return {(i + skipped, k): pairs for (i, k), pairs in found.items()}
 
@@ -72,7 +74,7 @@ def _while(params: dict[str, Any]) -> Pairs:
 def _cond(params: dict[str, Any]) -> Pairs:
     joined: Pairs = {}
     for branch in params["branches"]:
-        body = Body(branch)
+        body = body_of(branch)
         for pair, dims in _fixed_points(body, len(body.inputs), 0).items():
             shifted = (pair[0] + 1, pair[1])
             known = joined.get(shifted, dims)
@@ -150,7 +152,7 @@ def _within(
 ) -> tuple[tuple[tuple[int, int], ...], list[Limit]]:
     """Pairs of dimensions (of input, of output) along which a pattern is diagonal, and its mask."""
     whole = pattern.reshape((*out_shape, *in_shape))
-    places = np.nonzero(whole)
+    places = np.nonzero(np.atleast_1d(whole))
     pairs = dict(known)
     for d, size in enumerate(in_shape):
         for e, extent in enumerate(out_shape):

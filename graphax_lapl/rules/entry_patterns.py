@@ -28,7 +28,7 @@ from ..edges.terms import Structure, Term
 from ..edges.unify import Unsolvable
 from ..errors import GraphaxLaplError
 from ..graph.listing import Equation, scan_counts
-from .bodies import Body
+from .bodies import Body, body_of
 from .lowering import pieces_of
 from .possible_values import MAX_INTEGERS, Possible
 from .site import Site
@@ -115,8 +115,8 @@ def entry_patterns(equation: Equation, given: Given) -> Patterns:
         Those that are small enough; where nothing is known of a map, it is not among them.
     """
     find = {"scan": _scan, "while": _while, "cond": _cond}[equation.name]
-    sizes = [_size(v) for v in _inner_inputs(equation)]
-    largest = max((_size(v) for v in _inner_outputs(equation)), default=0)
+    sizes = [_size(v) for v in _inner(equation).invars]
+    largest = max((_size(v) for v in _inner(equation).outvars), default=0)
     if not any(size > 0 and size * largest <= MAX_MASK for size in sizes):
         return {}
     try:
@@ -126,18 +126,12 @@ def entry_patterns(equation: Equation, given: Given) -> Patterns:
         return {}
 
 
-def _inner_inputs(equation: Equation) -> list[Any]:
+def _inner(equation: Equation) -> Any:
+    """The jaxpr of the body, or of the first branch."""
     params = equation.params
     if equation.name == "cond":
-        return list(params["branches"][0].jaxpr.invars)
-    return list(params["jaxpr" if equation.name == "scan" else "body_jaxpr"].jaxpr.invars)
-
-
-def _inner_outputs(equation: Equation) -> list[Any]:
-    params = equation.params
-    if equation.name == "cond":
-        return list(params["branches"][0].jaxpr.outvars)
-    return list(params["jaxpr" if equation.name == "scan" else "body_jaxpr"].jaxpr.outvars)
+        return params["branches"][0].jaxpr
+    return params["jaxpr" if equation.name == "scan" else "body_jaxpr"].jaxpr
 
 
 def _size(variable: Any) -> int:
@@ -298,7 +292,7 @@ def _cond(params: dict[str, Any], given: dict[int, Possible]) -> Patterns:
     operands = {k - 1: possible for k, possible in given.items()}
     found: Patterns = {}
     for branch in branches:
-        for (i, k), pattern in through_body(Body(branch, given=operands)).items():
+        for (i, k), pattern in through_body(body_of(branch, operands)).items():
             known = found.get((i + 1, k))
             found[i + 1, k] = pattern if known is None else known | pattern
     return found
@@ -308,7 +302,7 @@ def _while(params: dict[str, Any], given: dict[int, Possible]) -> Patterns:
     """What any number of steps reads, none included."""
     constants, skipped = params["body_nconsts"], params["cond_nconsts"]
     operands = {k - skipped: p for k, p in given.items() if skipped <= k < skipped + constants}
-    body = Body(params["body_jaxpr"], given=operands)
+    body = body_of(params["body_jaxpr"], operands)
     places, count = _columns(body)
     pushed = _Pushed(body, {})
     state = _identities(places, count)
@@ -369,7 +363,7 @@ class _Scan:
         self.given = given
         # Integers of a single step are those of any step to a body that is looked at once.
         fixed = {k: p for k, p in given.items() if k < constants}
-        self.body = Body(params["jaxpr"], given=fixed)
+        self.body = body_of(params["jaxpr"], fixed)
         moving = [k for k in given if k >= constants]
         self.pushed = _Pushed(self.body, {k: given[k] for k in moving})
 
