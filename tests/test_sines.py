@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from graphax_lapl import jacve, laplacian_ve, make_plan
-from graphax_lapl.emit.sines import SINES_SIZE, sine_and_cosine, sine_and_cosine_inside
-from graphax_lapl.program.sines import sines
+from graphax_lapl.emit.sines import sine_and_cosine, sine_and_cosine_inside
+from graphax_lapl.program.sines import SINES_SIZE, sines
 from graphax_lapl.program.summed import SINES_INSIDE
 
 #: What a conditional is in a jaxpr: one for each array whose sines are evaluated so.
@@ -82,7 +82,7 @@ def test_both_functions_of_one_array_are_one_evaluation():
     def fun(x):
         return jnp.sin(x) * jnp.cos(x), jnp.cos(2 * x)
 
-    xs = jnp.linspace(0.0, 1.0, 100 * 8).reshape(100, 8)
+    xs = jnp.linspace(0.0, 1.0, 128 * 32).reshape(128, 32)
     program = make_plan(fun, xs[0], order="forward").program
     places = sorted((s.argument, s.place) for s in sines(program).values())
     assert [place for _, place in places] == [0, 1, 0]  # of 2 x the sine alone
@@ -100,7 +100,7 @@ def test_where_only_sums_read_them_they_are_left_to_the_sums():
     def fun(weights, x):
         return jnp.sum(weights * jnp.sin(x) * x)
 
-    weights, xs = jnp.ones(40), jnp.linspace(0.0, 1.0, 64 * 40).reshape(64, 40)
+    weights, xs = jnp.ones(40), jnp.linspace(0.0, 1.0, 128 * 40).reshape(128, 40)
 
     def loss(weights, xs):
         return jnp.mean(jax.vmap(laplacian_ve(fun, argnums=1), (None, 0))(weights, xs) ** 2)

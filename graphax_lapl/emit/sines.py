@@ -20,10 +20,9 @@ from jax import Array, lax
 from jax.custom_batching import custom_vmap
 from jax.custom_derivatives import SymbolicZero
 
-__all__ = ["Pair", "sine_and_cosine", "sine_and_cosine_inside"]
+from ..program.sines import SINES_SIZE
 
-#: Elements, those of a batch together, from which on a loop of its own is worth it.
-SINES_SIZE = 512
+__all__ = ["Pair", "sine_and_cosine", "sine_and_cosine_inside"]
 
 Pair = tuple[Array, Array]
 
@@ -82,9 +81,9 @@ _EVALUATIONS: Mapping[Any, _Evaluation] = {
 
 @jax.custom_jvp
 def sine_and_cosine(x: Array) -> Pair:
-    """Sine and cosine of an array, in memory before anything reads them (on a CPU).
+    """Sine and cosine of an array, if it is large in memory before anything reads them (on a CPU).
 
-    Under `jax.vmap` the size of the whole batch decides how they are evaluated.
+    Under `jax.vmap` the size of the whole batch decides.
     """
     return _both(x)
 

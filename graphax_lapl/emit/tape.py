@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from jax import lax
 
 from ..program.fusion import UNBOUNDED, Fusion, Step
-from ..program.sines import SINE_DTYPES, SINES
+from ..program.sines import SINE_DTYPES, SINES, SINES_SIZE
 from ..program.timings import expression_of
 from .holding import held
 from .numbers import Numbers, filled
@@ -77,7 +77,7 @@ class _Operation(NamedTuple):
 
     @property
     def is_sine(self) -> bool:
-        """Whether this is a sine or cosine that is evaluated together with the other one."""
+        """Whether this is a sine or cosine that may be evaluated together with the other one."""
         if self.name not in SINES or self.options not in NO_OPTIONS:
             return False
         (operand,) = self.operands
@@ -156,7 +156,8 @@ class Tape:
                 needed.append(operation)
                 live.update(number.place for number in _computed(operation.operands))
         needed.reverse()
-        memory = self._worth_holding(needed, wanted, samples)
+        apart = {o.place for o in needed if o.is_sine} if samples >= SINES_SIZE else set()
+        memory = self._worth_holding(needed, wanted, samples, apart)
 
         def run(inputs: Sequence[Numbers]) -> list[Numbers]:
             values: list[Any] = [value for numbers in inputs for value in numbers.ravel()]
@@ -168,7 +169,7 @@ class Tape:
             pairs: dict[Any, Pair] = {}
             for operation in needed:
                 place, operands = operation.place, operation.operands
-                if operation.is_sine:
+                if place in apart:
                     argument = operands[0].place
                     if argument not in pairs:
                         pairs[argument] = sine_and_cosine(read(operands[0]))
@@ -181,7 +182,11 @@ class Tape:
         return run
 
     def _worth_holding(
-        self, operations: Sequence[_Operation], wanted: Sequence[int], samples: int
+        self,
+        operations: Sequence[_Operation],
+        wanted: Sequence[int],
+        samples: int,
+        apart: Collection[int],
     ) -> set[int]:
         moves = [number.moves for number in self.numbers]
         steps = []
@@ -195,11 +200,13 @@ class Tape:
                         (operation.place,),
                         expression.nanoseconds,
                         1,
-                        expression.kept or operation.is_sine,
+                        expression.kept or operation.place in apart,
                         expression.inside,
                     )
                 )
-        return Fusion(steps, [1] * len(moves), wanted, moves).held_at(samples)
+        fusion = Fusion(steps, [1] * len(moves), wanted, moves)
+        fusion.shared.difference_update(apart)
+        return fusion.held_at(samples)
 
 
 def _computed(values: Iterable[Any]) -> list[_Number]:

@@ -24,7 +24,7 @@ from .instructions import (
     PrimalInstruction,
     Program,
 )
-from .sines import sines
+from .sines import SINES_SIZE, sines
 from .summed import SINES_INSIDE, held_sums, within_sums
 from .timings import (
     CACHE,
@@ -196,11 +196,18 @@ class Fusion:
 class FusedProgram(Fusion):
     """A program as kernels."""
 
-    def __init__(self, program: Program):
-        """Read off what every instruction costs."""
+    def __init__(self, program: Program, apart: bool = False):
+        """Read off what every instruction costs.
+
+        Args:
+            program: the program.
+            apart: whether the arrays are so large that sines have loops of their own.
+        """
         self.program = program
-        #: Which are in memory before they are read, or evaluated inside of sums: never held.
-        self.sines = sines(program)
+        pairs = sines(program)
+        #: Sines that sums evaluate, and those that are in memory before they are read.
+        self.inside = {slot for slot, sine in pairs.items() if sine.inside}
+        self.stored = pairs.keys() - self.inside if apart else set()
         self.sizes = [max(1, math.prod(slot.shape)) for slot in program.slots]
         steps = [self._step(instruction) for instruction in program.instructions]
         results = list(_read_by_results(program))
@@ -229,13 +236,12 @@ class FusedProgram(Fusion):
             nanoseconds = 0.0
             if isinstance(instruction, ConstantInstruction):
                 expression = Expression(0.0, False, True)
-        found = self.sines.keys() & instruction.outputs
         return Step(
             instruction.inputs,
             instruction.outputs,
             nanoseconds,
             work,
-            expression.kept or any(not self.sines[s].inside for s in found),
+            expression.kept or not self.stored.isdisjoint(instruction.outputs),
             expression.inside,
         )
 
@@ -250,16 +256,20 @@ def worth_holding(program: Program) -> dict[int, tuple[int, int]]:
     """
     if len(program.instructions) > MAX_INSTRUCTIONS:
         return {}
-    fused = FusedProgram(program)
-    fused.shared -= fused.sines.keys()
-    if SINES_INSIDE:
-        fused.shared -= within_sums(program)
+    pairs = sines(program)
+    small = FusedProgram(program)
+    large = FusedProgram(program, apart=True) if pairs else small
+    within = within_sums(program) if SINES_INSIDE else frozenset()
+    for fused in (small, large):
+        fused.shared -= fused.inside | fused.stored | within
+    largest = max((small.sizes[slot] for slot in pairs), default=0)
     ranges: dict[int, tuple[int, int]] = {}
     for samples, end in zip(SAMPLES, (*SAMPLES[1:], UNBOUNDED), strict=True):
+        fused = large if samples * largest >= SINES_SIZE else small
         for slot in fused.held_at(samples):
             size = fused.sizes[slot]
             first, _ = ranges.get(slot, (samples * size, 0))
-            ranges[slot] = (first, end * size)
+            ranges[slot] = (first, min(end * size, SINES_SIZE) if slot in pairs else end * size)
     for summed, region in () if SINES_INSIDE else held_sums(program).items():
         for slot in region:
             ranges.pop(slot, None)
@@ -276,11 +286,13 @@ def worth_holding_for_derivatives(program: Program) -> dict[int, tuple[int, int]
     if len(program.instructions) > MAX_INSTRUCTIONS:
         return {}
     ranges = {slot: (2, UNBOUNDED) for slot, _ in _convolutions(program)}
+    pairs = sines(program)
     for step in FusedProgram(program).steps:
         saved = step.nanoseconds - MEMORY * step.work
         if step.inside and not step.kept and saved > 0:
             for slot in step.outputs:
-                ranges[slot] = (math.ceil(HOLDING / saved * step.work), UNBOUNDED)
+                end = SINES_SIZE if slot in pairs else UNBOUNDED
+                ranges[slot] = (math.ceil(HOLDING / saved * step.work), end)
     return ranges
 
 

@@ -10,7 +10,10 @@ from ..rules.elementwise import PRIMITIVE_PARTIALS
 from .instructions import Instruction, LocalInstruction, PrimalInstruction, Program
 from .summed import SINES_INSIDE, within_sums
 
-__all__ = ["SINES", "SINE_DTYPES", "Sine", "sines"]
+__all__ = ["SINES", "SINES_SIZE", "SINE_DTYPES", "Sine", "sines"]
+
+#: Elements, those of a batch together, from which on a loop of their own is worth it.
+SINES_SIZE = 4096
 
 #: Primitives that are evaluated together.
 SINES = ("sin", "cos")
