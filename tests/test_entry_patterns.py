@@ -150,7 +150,7 @@ def drawn_step(rng: np.random.Generator) -> Callable[..., Any]:
         if kind == 1:
             return x.at[(factor * i + place) % 12].add(0.5 * x[i % 12] ** 2)
         if kind == 2:
-            return x.at[table[i % 12]].set(jnp.cos(x[place]))
+            return x.at[jnp.asarray(table)[i % 12]].set(jnp.cos(x[place]))
         if kind == 3:
             return lax.cond(x[place] > 0, lambda x: x * x, lambda x: jnp.roll(x, shift), x)
         if kind == 4:
