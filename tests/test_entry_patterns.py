@@ -140,7 +140,7 @@ def test_second_derivatives(fun: Callable[..., Any]) -> None:
 
 
 def drawn_step(rng: np.random.Generator) -> Callable[..., Any]:
-    """A random function of a vector of 12 and a counter, with random reads and writes."""
+    """A random bounded function of a vector of 12 and a counter, with random reads and writes."""
     table, place = rng.integers(0, 12, 12), int(rng.integers(0, 12))
     kind, shift, factor = rng.integers(0, 6), int(rng.integers(1, 12)), int(rng.integers(1, 5))
 
@@ -148,15 +148,15 @@ def drawn_step(rng: np.random.Generator) -> Callable[..., Any]:
         if kind == 0:
             return jnp.sin(x[table])
         if kind == 1:
-            return x.at[(factor * i + place) % 12].add(0.5 * x[i % 12] ** 2)
+            return x.at[(factor * i + place) % 12].add(0.5 * jnp.sin(x[i % 12]))
         if kind == 2:
-            return x.at[table[i % 12]].set(jnp.cos(x[place]))
+            return x.at[jnp.asarray(table)[i % 12]].set(jnp.cos(x[place]))
         if kind == 3:
-            return lax.cond(x[place] > 0, lambda x: x * x, lambda x: jnp.roll(x, shift), x)
+            return lax.cond(x[place] > 0, jnp.cos, lambda x: jnp.roll(x, shift), x)
         if kind == 4:
             size = 1 + shift % 4
             block = lax.dynamic_slice(x, (i % 9,), (size,))
-            return lax.dynamic_update_slice(x, block.sum() * block, (place % 9,))
+            return lax.dynamic_update_slice(x, jnp.sin(block.sum()) * jnp.cos(block), (place % 9,))
         return x.reshape(3, 4)[::-1].T.reshape(-1) + x[place]
 
     return step

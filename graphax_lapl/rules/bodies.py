@@ -11,11 +11,12 @@ from jax import dtypes
 
 from ..edges.terms import Structure
 from ..graph.inline import flatten_jaxpr
+from ..graph.listing import Equation
 from .lowering import local_partials
 from .opaque import treatment
 from .possible_values import Possible, PossibleValues
 
-__all__ = ["Aligned", "Body", "body_of", "partners"]
+__all__ = ["Aligned", "Body", "body_of", "jaxprs_of", "partners"]
 
 #: For a value that an input moves: dimensions that hold the input's position.
 Aligned = frozenset[int]
@@ -75,14 +76,29 @@ class Body:
         }
 
 
+def jaxprs_of(equation: Equation) -> list[Any]:
+    """The branches of a `cond`, or the body of a loop alone."""
+    if equation.name == "cond":
+        return list(equation.params["branches"])
+    return [equation.params["jaxpr" if equation.name == "scan" else "body_jaxpr"]]
+
+
 @lru_cache(maxsize=64)
-def _remembered(closed: Any) -> Body:
-    return Body(closed)
+def _remembered(equation: Equation, number: int) -> Body:
+    return Body(jaxprs_of(equation)[number])
 
 
-def body_of(closed: Any, given: Mapping[int, Possible] | None = None) -> Body:
-    """The body of a loop or branch, of which several questions are asked."""
-    return Body(closed, given=given) if given else _remembered(closed)
+def body_of(
+    equation: Equation, number: int = 0, given: Mapping[int, Possible] | None = None
+) -> Body:
+    """A body of a loop or branch, of which several questions are asked.
+
+    It is remembered for the equation, not for its jaxpr, which other traces may share: rules of
+    users may have come since.
+    """
+    if given:
+        return Body(jaxprs_of(equation)[number], given=given)
+    return _remembered(equation, number)
 
 
 def _is_inexact(aval: Any) -> bool:

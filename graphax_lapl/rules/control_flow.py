@@ -25,7 +25,7 @@ from ..edges.masks import Limit, pattern_mask
 from ..edges.unify import Unsolvable
 from ..errors import GraphaxLaplError
 from ..graph.listing import Equation, scan_counts
-from .bodies import Aligned, Body, body_of
+from .bodies import Aligned, Body, body_of, jaxprs_of
 from .entry_patterns import entry_patterns, given_integers, through_body
 from .opaque import AS_A_WHOLE, modes
 from .registry import defrule
@@ -42,16 +42,16 @@ def diagonal_pairs(equation: Equation) -> Pairs | None:
     """What is known of the maps of a `scan`, `while` or `cond`; None where nothing is."""
     find = {"scan": _scan, "while": _while, "cond": _cond}[equation.name]
     try:
-        return find(equation.params)
+        return find(equation)
     except (GraphaxLaplError, NotImplementedError, Unsolvable):
         return None  # an operation inside has no structure on its own; the whole may be fine
 
 
-def _scan(params: dict[str, Any]) -> Pairs | None:
-    counts = scan_counts(params)
+def _scan(equation: Equation) -> Pairs | None:
+    counts = scan_counts(equation.params)
     if counts is None:
         return None
-    body = body_of(params["jaxpr"])
+    body = body_of(equation)
     constants, carries = counts
     found = _fixed_points(body, constants, carries)
     result = {}
@@ -64,17 +64,17 @@ def _scan(params: dict[str, Any]) -> Pairs | None:
     return result
 
 
-def _while(params: dict[str, Any]) -> Pairs:
-    constants, skipped = params["body_nconsts"], params["cond_nconsts"]
-    body = body_of(params["body_jaxpr"])
+def _while(equation: Equation) -> Pairs:
+    constants, skipped = (equation.params[name] for name in ("body_nconsts", "cond_nconsts"))
+    body = body_of(equation)
     found = _fixed_points(body, constants, len(body.outputs))
     return {(i + skipped, k): pairs for (i, k), pairs in found.items()}
 
 
-def _cond(params: dict[str, Any]) -> Pairs:
+def _cond(equation: Equation) -> Pairs:
     joined: Pairs = {}
-    for branch in params["branches"]:
-        body = body_of(branch)
+    for number in range(len(jaxprs_of(equation))):
+        body = body_of(equation, number)
         for pair, dims in _fixed_points(body, len(body.inputs), 0).items():
             shifted = (pair[0] + 1, pair[1])
             known = joined.get(shifted, dims)

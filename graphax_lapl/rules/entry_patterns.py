@@ -28,7 +28,7 @@ from ..edges.terms import Structure, Term
 from ..edges.unify import Unsolvable
 from ..errors import GraphaxLaplError
 from ..graph.listing import Equation, scan_counts
-from .bodies import Body, body_of
+from .bodies import Body, body_of, jaxprs_of
 from .lowering import pieces_of
 from .possible_values import MAX_INTEGERS, Possible
 from .site import Site
@@ -115,23 +115,16 @@ def entry_patterns(equation: Equation, given: Given) -> Patterns:
         Those that are small enough; where nothing is known of a map, it is not among them.
     """
     find = {"scan": _scan, "while": _while, "cond": _cond}[equation.name]
-    sizes = [_size(v) for v in _inner(equation).invars]
-    largest = max((_size(v) for v in _inner(equation).outvars), default=0)
+    inner = jaxprs_of(equation)[0].jaxpr
+    sizes = [_size(v) for v in inner.invars]
+    largest = max((_size(v) for v in inner.outvars), default=0)
     if not any(size > 0 and size * largest <= MAX_MASK for size in sizes):
         return {}
     try:
         with _limited():
-            return find(equation.params, _unpacked(given))
+            return find(equation, _unpacked(given))
     except (GraphaxLaplError, NotImplementedError, Unsolvable, _TooLarge):
         return {}
-
-
-def _inner(equation: Equation) -> Any:
-    """The jaxpr of the body, or of the first branch."""
-    params = equation.params
-    if equation.name == "cond":
-        return params["branches"][0].jaxpr
-    return params["jaxpr" if equation.name == "scan" else "body_jaxpr"].jaxpr
 
 
 def _size(variable: Any) -> int:
@@ -282,27 +275,28 @@ def through_body(body: Body) -> Patterns:
     return {(i, k): out[k][:, place] for i, place in places.items() for k in out}
 
 
-def _cond(params: dict[str, Any], given: dict[int, Possible]) -> Patterns:
+def _cond(equation: Equation, given: dict[int, Possible]) -> Patterns:
     """What any branch reads that may be taken."""
-    branches = list(params["branches"])
+    count = len(jaxprs_of(equation))
+    branches = range(count)
     index = given.pop(0, None)
     if index is not None:
-        low, high = (int(np.clip(n, 0, len(branches) - 1)) for n in (index.low, index.high))
+        low, high = (int(np.clip(n, 0, count - 1)) for n in (index.low, index.high))
         branches = branches[low : high + 1]
     operands = {k - 1: possible for k, possible in given.items()}
     found: Patterns = {}
     for branch in branches:
-        for (i, k), pattern in through_body(body_of(branch, operands)).items():
+        for (i, k), pattern in through_body(body_of(equation, branch, operands)).items():
             known = found.get((i + 1, k))
             found[i + 1, k] = pattern if known is None else known | pattern
     return found
 
 
-def _while(params: dict[str, Any], given: dict[int, Possible]) -> Patterns:
+def _while(equation: Equation, given: dict[int, Possible]) -> Patterns:
     """What any number of steps reads, none included."""
-    constants, skipped = params["body_nconsts"], params["cond_nconsts"]
+    constants, skipped = (equation.params[name] for name in ("body_nconsts", "cond_nconsts"))
     operands = {k - skipped: p for k, p in given.items() if skipped <= k < skipped + constants}
-    body = body_of(params["body_jaxpr"], operands)
+    body = body_of(equation, 0, operands)
     places, count = _columns(body)
     pushed = _Pushed(body, {})
     state = _identities(places, count)
@@ -342,28 +336,28 @@ def _until_settled(
             return out
 
 
-def _scan(params: dict[str, Any], given: dict[int, Possible]) -> Patterns:
+def _scan(equation: Equation, given: dict[int, Possible]) -> Patterns:
     """What each step reads; `given` are the integers of all steps."""
-    counts = scan_counts(params)
-    if counts is None or not params["length"]:
+    counts = scan_counts(equation.params)
+    if counts is None or not equation.params["length"]:
         return {}
     constants, carries = counts
-    return _Scan(params, constants, carries, given).patterns()
+    return _Scan(equation, constants, carries, given).patterns()
 
 
 class _Scan:
     """The steps of a `scan`: its state, and what is told of its outputs."""
 
     def __init__(
-        self, params: dict[str, Any], constants: int, carries: int, given: dict[int, Possible]
+        self, equation: Equation, constants: int, carries: int, given: dict[int, Possible]
     ):
-        self.length, self.reverse = params["length"], params["reverse"]
+        self.length, self.reverse = equation.params["length"], equation.params["reverse"]
         self.constants, self.mapped = constants, constants + carries
         self.carries = carries
         self.given = given
         # Integers of a single step are those of any step to a body that is looked at once.
         fixed = {k: p for k, p in given.items() if k < constants}
-        self.body = body_of(params["jaxpr"], fixed)
+        self.body = body_of(equation, 0, fixed)
         moving = [k for k in given if k >= constants]
         self.pushed = _Pushed(self.body, {k: given[k] for k in moving})
 
