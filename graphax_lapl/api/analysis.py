@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -15,14 +15,9 @@ from ..graph.computational_graph import ComputationalGraph
 from ..graph.meshes import cast, inside
 from ..plotting import figure_and_axes
 from ..program.counts import OpCounts
-from ..program.laplacian import Metric
-from .divergence import divergence_plan, divergence_ve
-from .hessian import hessian_plan, hessve
-from .jacobian import jacve
-from .laplacian import laplacian_plan, laplacian_ve
+from .kinds import kind_of, planned
 from .plan import Plan
 from .planning import Prepared, plan_for, prepare
-from .twice import follows_rules_of_rules
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,16 +31,6 @@ __all__ = [
     "count_ops",
     "make_plan",
 ]
-
-#: What is accumulated, and how often the function is differentiated for it.
-KINDS = {"jacobian": 1, "laplacian": 2, "hessian": 2, "divergence": 1}
-
-
-def _check_kind(kind: str) -> None:
-    if kind not in KINDS:
-        raise InvalidArgumentError(
-            f"kind must be one of {', '.join(map(repr, KINDS))}, got {kind!r}."
-        )
 
 
 def computational_graph(
@@ -62,9 +47,9 @@ def computational_graph(
         fun: the function.
         *args: its positional arguments: arrays or `jax.ShapeDtypeStruct`s.
         argnums: which of them are differentiated.
-        kind: what the vertices are eliminated for: "jacobian", "laplacian", "hessian" or
-            "divergence". Operators of second order have a graph of their own: a function with a
-            derivative rule is its tangent program there, whose coefficients are vertices too.
+        kind: what the vertices are eliminated for, as for `make_plan`. Operators of second order
+            have a graph of their own: a function with a derivative rule is its tangent program
+            there, whose coefficients are vertices too.
         strict: as for `jacve`: an error where a part of the function has no rule.
         **kwargs: its keyword arguments.
 
@@ -72,8 +57,9 @@ def computational_graph(
         InvalidArgumentError: for an unknown kind.
         FallbackError: with strict, naming the primitive and the line of the user's code.
     """
-    _check_kind(kind)
-    return prepare(fun, args, kwargs, argnums, orders=KINDS[kind], strict=strict).graph
+    chosen = kind_of(kind, {})
+    function = chosen.function(fun)
+    return prepare(function, args, kwargs, argnums, orders=chosen.orders, strict=strict).graph
 
 
 def make_plan(
@@ -83,58 +69,39 @@ def make_plan(
     argnums: int | Sequence[int] = 0,
     kind: str = "jacobian",
     strict: bool = False,
+    options: Mapping[str, Any] | None = None,
     **kwargs: Any,
 ) -> Plan:
-    """The plan that `jacve` (or `laplacian_ve`, `hessve`, `divergence_ve`) would follow.
+    """The plan that `jacve`, or the operator of another kind, would follow.
 
     Nothing is executed.
 
     Args:
         fun: the function.
         *args: its positional arguments: arrays or `jax.ShapeDtypeStruct`s.
-        order: as for `jacve`.
+        order: as for the operator.
         argnums: which arguments are differentiated.
-        kind: what is accumulated: "jacobian", "laplacian", "hessian" or "divergence".
+        kind: what is accumulated: "jacobian" (`jacve`), "hessian" (`hessve`), "hessian_diagonal",
+            "laplacian" (`laplacian_ve`), "forward_laplacian", "second_order_operator",
+            "local_kinetic_energy" or "divergence" (`divergence_ve`).
         strict: as for `jacve`: an error where a part of the function has no rule.
+        options: further arguments of the operator that a plan depends on, by name:
+            `{"weights": w}` for a Laplacian, `{"a": 1.0, "b": drift}` for `second_order_operator`.
         **kwargs: its keyword arguments.
 
     Raises:
-        InvalidArgumentError: for an unknown kind, and for a second derivative that is taken of
-            JAX's own first one, which has no plan of its own.
+        InvalidArgumentError: for an unknown kind, an option that it does not have, and a second
+            derivative that is taken of JAX's own first one, which has no plan of its own.
         FallbackError: with strict, naming the primitive and the line of the user's code.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from graphax_lapl import make_plan
+        >>> plan = make_plan(lambda x: jnp.sum(x**3), jnp.ones(4), kind="hessian_diagonal")
+        >>> print(plan.compile()(jnp.array([1.0, 2.0, 0.0, -1.0])))
+        [ 6. 12.  0. -6.]
     """
-    _check_kind(kind)
-    if KINDS[kind] == 1:
-        prepared = prepare(fun, args, kwargs, argnums, strict=strict)
-        planned: Callable[..., Plan] = plan_for if kind == "jacobian" else divergence_plan
-        plan = planned(prepared, order)
-    else:
-        prepared = prepare(fun, args, kwargs, argnums, orders=2, strict=strict)
-        found = None
-        if not follows_rules_of_rules(prepared):
-            found = (
-                hessian_plan(prepared, order)
-                if kind == "hessian"
-                else laplacian_plan(prepared, order, Metric())
-            )
-        if found is None:
-            raise InvalidArgumentError(
-                f"kind={kind!r}: {prepared.traced.name} holds loops, linear algebra or rules whose "
-                "second derivative is taken of JAX's own first one; plan the Jacobian of its "
-                "gradient, make_plan(jax.grad(fun), ...)."
-            )
-        plan = found
-    operators: dict[str, Callable[..., Callable[..., Any]]] = {
-        "jacobian": jacve,
-        "laplacian": laplacian_ve,
-        "hessian": hessve,
-        "divergence": divergence_ve,
-    }
-    operator = operators[kind]
-    return replace(
-        plan,
-        follow=lambda order: operator(fun, order=order, argnums=argnums, strict=strict),
-    )
+    return planned(kind, fun, args, kwargs, order, argnums, strict, options or {})
 
 
 def count_ops(
@@ -145,6 +112,7 @@ def count_ops(
     convention: str = "ad",
     kind: str = "jacobian",
     strict: bool = False,
+    options: Mapping[str, Any] | None = None,
     **kwargs: Any,
 ) -> OpCounts:
     """Multiplications, additions and bytes of a derivative; nothing is executed.
@@ -160,13 +128,14 @@ def count_ops(
             multiplies and adds; known ones and minus ones are free.
         kind: what is accumulated, as for `make_plan`.
         strict: as for `jacve`: an error where a part of the function has no rule.
+        options: further arguments of the operator, as for `make_plan`.
         **kwargs: its keyword arguments.
 
     Raises:
-        InvalidArgumentError: for an unknown convention or kind.
+        InvalidArgumentError: for an unknown convention, kind or option.
         FallbackError: with strict, naming the primitive and the line of the user's code.
     """
-    plan = make_plan(fun, *args, order=order, argnums=argnums, kind=kind, strict=strict, **kwargs)
+    plan = planned(kind, fun, args, kwargs, order, argnums, strict, options or {})
     return plan.count(convention)
 
 

@@ -21,7 +21,7 @@ from .plan import Plan
 from .planning import Prepared, Rows, prepare, programmed
 from .twice import check_real_inputs, follows_rules_of_rules, hessian_blocks, reverse_only
 
-__all__ = ["hessian_diagonal", "hessian_vector_product"]
+__all__ = ["diagonal_plan", "hessian_diagonal", "hessian_vector_product"]
 
 #: Orders that "auto" chooses from.
 CARRYING_ORDERS = ("forward", "reverse")
@@ -32,6 +32,7 @@ def hessian_diagonal(
     order: Any = "auto",
     argnums: int | Sequence[int] = 0,
     has_aux: bool = False,
+    strict: bool = False,
 ) -> Callable[..., Any]:
     """All `d2f/dx_d^2`, the diagonal of the Hessian, which is not formed.
 
@@ -46,6 +47,7 @@ def hessian_diagonal(
         order: how columns are carried, as for `laplacian_ve`.
         argnums: which positional arguments to differentiate with respect to.
         has_aux: whether `fun` returns a pair `(value, aux)`.
+        strict: raise `FallbackError` where a part of `fun` has no rule, as for `laplacian_ve`.
 
     Returns:
         A function with the signature of `fun` that returns a tree like `jax.jacrev`: for every
@@ -56,6 +58,7 @@ def hessian_diagonal(
         InvalidArgumentError: for argnums out of range.
         InvalidTypeError: for complex or integer arguments.
         InvalidOrderError: for an order that does not fit the function.
+        FallbackError: with strict, naming the primitive and the line of the user's code.
 
     Example:
         >>> import jax.numpy as jnp
@@ -67,7 +70,7 @@ def hessian_diagonal(
 
     @functools.wraps(fun, updated=())
     def diagonal(*args: Any, **kwargs: Any) -> Any:
-        prepared = prepare(fun, args, kwargs, argnums, has_aux, orders=2)
+        prepared = prepare(fun, args, kwargs, argnums, has_aux, 2, strict)
         check_real_inputs(prepared.traced)
 
         def compute(own: Prepared, _: Any) -> Rows:

@@ -40,7 +40,14 @@ from .twice import (
     raveling_order,
 )
 
-__all__ = ["LaplacianJacobian", "LaplacianResult", "forward_laplacian", "laplacian_ve"]
+__all__ = [
+    "LaplacianJacobian",
+    "LaplacianResult",
+    "contraction",
+    "forward_laplacian",
+    "laplacian_plan",
+    "laplacian_ve",
+]
 
 #: Orders that "auto" chooses from: columns pushed forward, or outputs pulled back to them.
 CARRYING_ORDERS = ("forward", "reverse")
@@ -138,7 +145,7 @@ def laplacian_ve(
                 dtype = jnp.result_type(*(aval.dtype for aval in traced.in_types))
                 total = sum(math.prod(aval.shape) for aval in traced.in_types)
                 seeds = stochastic.rows(key, total, dtype) / math.sqrt(stochastic.samples)
-            metric, arrays, around = _contraction(own, args, weights, seeds)
+            metric, arrays, around = contraction(own, args, weights, seeds)
             if around:
                 leaves = contracted_hessian(own, order, metric, arrays)
                 return own.aux_values(), [[leaf] for leaf in leaves]
@@ -152,7 +159,7 @@ def laplacian_ve(
     return laplacian
 
 
-def _contraction(
+def contraction(
     prepared: Prepared, args: tuple[Any, ...], weights: Any, seeds: Any
 ) -> tuple[Metric, list[Array], bool]:
     """The metric, its arrays, and whether JAX's own first derivative is differentiated."""
@@ -349,7 +356,7 @@ def forward_laplacian(
         check_real_inputs(traced)
 
         def compute(own: Prepared, given: Any) -> Rows:
-            metric, arrays, around = _contraction(own, args, *given)
+            metric, arrays, around = contraction(own, args, *given)
             if around:
                 return _by_rules(own, order, metric, arrays)
             plan = laplacian_plan(own, order, metric, jacobian=True, given=arrays)

@@ -11,11 +11,12 @@ import numpy as np
 from jax import Array, dtypes, tree_util
 
 from ..errors import InvalidArgumentError, InvalidTypeError
-from ..graph.tracing import check_callable
+from ..graph.tracing import Traced, check_callable
 from ..program.laplacian import FirstOrder, Metric
 from .coefficients import drift_of, metric_of
 from .jacobian import rebuild_aux, value_and_jacve
 from .laplacian import laplacian_plan
+from .plan import Plan
 from .planning import Prepared, Rows, prepare
 from .twice import (
     check_real_inputs,
@@ -23,7 +24,13 @@ from .twice import (
     follows_rules_of_rules,
 )
 
-__all__ = ["local_kinetic_energy", "second_order_operator"]
+__all__ = [
+    "kinetic_metric",
+    "local_kinetic_energy",
+    "logarithm_of",
+    "operator_plan",
+    "second_order_operator",
+]
 
 
 def second_order_operator(
@@ -35,6 +42,7 @@ def second_order_operator(
     argnums: int | Sequence[int] = 0,
     has_aux: bool = False,
     compress: bool = True,
+    strict: bool = False,
 ) -> Callable[..., Any]:
     """The operator `sum_ij a_ij d2f/dx_i dx_j + sum_i b_i df/dx_i + c f` on every output of `fun`.
 
@@ -59,6 +67,7 @@ def second_order_operator(
         argnums: as for `laplacian_ve`.
         has_aux: whether `fun` returns a pair `(value, aux)`.
         compress: as for `laplacian_ve`.
+        strict: raise `FallbackError` where a part of `fun` has no rule, as for `laplacian_ve`.
 
     Returns:
         A function with the signature of `fun` that returns an array like every output leaf; with
@@ -70,6 +79,7 @@ def second_order_operator(
         InvalidTypeError: for complex or integer arguments, for coefficients a and b that are not
             real, and for a complex c with real outputs.
         InvalidOrderError: for an order that does not fit the function.
+        FallbackError: with strict, naming the primitive and the line of the user's code.
 
     Example:
         The residual of the heat equation, `u_t - u_xx`:
@@ -88,7 +98,7 @@ def second_order_operator(
 
     @functools.wraps(fun, updated=())
     def operator(*args: Any, **kwargs: Any) -> Any:
-        prepared = prepare(fun, args, kwargs, argnums, has_aux, orders=2)
+        prepared = prepare(fun, args, kwargs, argnums, has_aux, 2, strict)
         traced = prepared.traced
 
         def compute(own: Prepared, given: Any) -> Rows:
@@ -118,6 +128,7 @@ def local_kinetic_energy(
     weights: Any = 1.0,
     has_aux: bool = False,
     compress: bool = True,
+    strict: bool = False,
 ) -> Callable[..., Any]:
     """The local kinetic energy `-1/2 (lap psi) / psi` of a wave function given by its logarithm.
 
@@ -140,6 +151,7 @@ def local_kinetic_energy(
         weights: 1/m per coordinate, in the forms that `second_order_operator` takes for `a`.
         has_aux: whether `log_psi` returns a pair of what is said above and an auxiliary value.
         compress: as for `laplacian_ve`.
+        strict: raise `FallbackError` where a part of `log_psi` has no rule, as for `laplacian_ve`.
 
     Returns:
         A function with the signature of `log_psi` that returns an array of the shape of log psi;
@@ -150,6 +162,7 @@ def local_kinetic_energy(
             shape, for weights of another shape, and for argnums out of range.
         InvalidTypeError: for complex or integer arguments.
         InvalidOrderError: for an order that does not fit the function.
+        FallbackError: with strict, naming the primitive and the line of the user's code.
 
     Example:
         The hydrogen atom has psi = exp(-r), with kinetic energy -1/2 + 1/r:
@@ -162,6 +175,27 @@ def local_kinetic_energy(
     """
     check_callable(log_psi)
 
+    logarithm = logarithm_of(log_psi, has_aux)
+
+    @functools.wraps(log_psi, updated=())
+    def kinetic(*args: Any, **kwargs: Any) -> Any:
+        prepared = prepare(logarithm, args, kwargs, argnums, has_aux, 2, strict)
+        traced = prepared.traced
+
+        def compute(own: Prepared, weights: Any) -> Rows:
+            metric, arrays = kinetic_metric(traced, args, weights)
+            none: list[Any] = [None] * len(traced.in_types)
+            ((energy,), values) = _applied(own, order, metric, arrays, none, True, compress)
+            return values[1:], [[energy]]
+
+        aux, ((energy,),) = prepared.within(compute, [()], weights)
+        return (energy, rebuild_aux(prepared, aux)) if has_aux else energy
+
+    return kinetic
+
+
+def logarithm_of(log_psi: Callable[..., Any], has_aux: bool = False) -> Callable[..., Any]:
+    """The function that returns log psi, whatever form it is returned in."""
     name = getattr(log_psi, "__name__", "log_psi")
 
     @functools.wraps(log_psi, updated=())
@@ -171,22 +205,13 @@ def local_kinetic_energy(
             return _single_logarithm(result[0], name), result[1]
         return result if has_aux else _single_logarithm(result, name)
 
-    @functools.wraps(log_psi, updated=())
-    def kinetic(*args: Any, **kwargs: Any) -> Any:
-        prepared = prepare(logarithm, args, kwargs, argnums, has_aux, orders=2)
-        traced = prepared.traced
+    return logarithm
 
-        def compute(own: Prepared, weights: Any) -> Rows:
-            metric, arrays = metric_of(traced, args, weights, "weights")
-            metric = Metric(metric.kind, leaves=metric.leaves, scale=-0.5 * metric.scale)
-            none: list[Any] = [None] * len(traced.in_types)
-            ((energy,), values) = _applied(own, order, metric, arrays, none, True, compress)
-            return values[1:], [[energy]]
 
-        aux, ((energy,),) = prepared.within(compute, [()], weights)
-        return (energy, rebuild_aux(prepared, aux)) if has_aux else energy
-
-    return kinetic
+def kinetic_metric(traced: Traced, args: tuple[Any, ...], weights: Any) -> tuple[Metric, list[Any]]:
+    """-1/2 times the weights as a metric, and its arrays."""
+    metric, arrays = metric_of(traced, args, weights, "weights")
+    return Metric(metric.kind, leaves=metric.leaves, scale=-0.5 * metric.scale), arrays
 
 
 def _single_logarithm(result: Any, name: str) -> Any:
@@ -218,16 +243,32 @@ def _applied(
 ) -> tuple[list[Array], list[Any]]:
     """The operator without its term of order zero, by output leaf, and all values."""
     check_real_inputs(prepared.traced)
+    plan, given = operator_plan(prepared, order, metric, arrays, drifts, square, compress)
+    if plan is None:
+        return _by_rules(prepared, order, metric, arrays, drifts, square)
+    values, blocks = prepared.run(plan, True, given=given)
+    return [row[0] for row in blocks], values
+
+
+def operator_plan(
+    prepared: Prepared,
+    order: Any,
+    metric: Metric,
+    arrays: Sequence[Any],
+    drifts: Sequence[Any],
+    square: bool,
+    compress: bool,
+) -> tuple[Plan | None, list[Any]]:
+    """The plan and what its program takes beside the call; None for the way around."""
     around = follows_rules_of_rules(prepared)
     if metric.kind == "matrix" and prepared.listing.moves_with:
         around = True  # a rule of the user's may have an asymmetric derivative
-    if around:
-        return _by_rules(prepared, order, metric, arrays, drifts, square)
-    first = FirstOrder(tuple(drift is not None for drift in drifts), square)
     given = [array for array in (*arrays, *drifts) if array is not None]
+    if around:
+        return None, given
+    first = FirstOrder(tuple(drift is not None for drift in drifts), square)
     plan = laplacian_plan(prepared, order, metric, compress=compress, first=first, given=given)
-    values, blocks = prepared.run(plan, True, given=given)
-    return [row[0] for row in blocks], values
+    return plan, given
 
 
 def _by_rules(

@@ -13,17 +13,23 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 from graphax_lapl import (
+    FallbackError,
     GraphaxLaplError,
     HutchPlusPlus,
     InvalidArgumentError,
     InvalidOrderError,
     InvalidTypeError,
     SparseJacobian,
+    computational_graph,
+    count_ops,
     divergence_ve,
     forward_laplacian,
+    hessian_diagonal,
     hessve,
     laplacian_ve,
+    local_kinetic_energy,
     make_plan,
+    second_order_operator,
 )
 from tests.checks import assert_same
 from tests.second_order.checks import check_second_order
@@ -492,6 +498,59 @@ def test_plans_of_every_kind(kind: str) -> None:
         assert plan.counts.muls >= 0
         assert plan.count("flops").flops > 0
         assert "fun" in str(plan)
+
+
+def test_plans_of_operators_with_options() -> None:
+    """Each against JAX's own derivatives; a plan of shapes alone is the same one."""
+
+    def energy(x: Any) -> Any:
+        return jnp.sum(jnp.sin(x) * x) * jnp.sum(x**2)
+
+    weights = np.linspace(1.0, 2.0, X.size).reshape(X.shape)
+    flat = weights.ravel()
+    slope = np.ravel(jax.grad(energy)(X))
+    diagonal = np.diag(np.asarray(jax.hessian(energy)(X)).reshape(X.size, X.size))
+    cases: list[tuple[str, dict[str, Any], Any]] = [
+        ("hessian_diagonal", {}, diagonal.reshape(X.shape)),
+        ("laplacian", {"weights": weights, "compress": False}, flat @ diagonal),
+        (
+            "second_order_operator",
+            {"a": 2.0, "b": lambda x: x},
+            2 * diagonal.sum() + X.ravel() @ slope,
+        ),
+        ("local_kinetic_energy", {"weights": weights}, -0.5 * (flat @ diagonal + flat @ slope**2)),
+        ("forward_laplacian", {"weights": weights}, flat @ diagonal),
+    ]
+    for kind, options, expected in cases:
+        plan = make_plan(energy, X, kind=kind, options=options)
+        found = plan.compile()(X)
+        assert_same(found.laplacian if kind == "forward_laplacian" else found, expected)
+        abstract = jax.ShapeDtypeStruct(X.shape, X.dtype)
+        counts = count_ops(energy, abstract, kind=kind, options=options)
+        assert counts.muls == plan.counts.muls > 0
+        assert computational_graph(energy, X, kind=kind).fingerprint == plan.fingerprint
+
+
+def test_what_a_kind_does_not_know_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"'weigths'.*'laplacian'.*'weights', 'seeds'"):
+        make_plan(jnp.sum, X, kind="laplacian", options={"weigths": X})
+    with pytest.raises(InvalidArgumentError, match=r"a, b and c are all None"):
+        make_plan(jnp.sum, X, kind="second_order_operator")
+    with pytest.raises(InvalidArgumentError, match=r"'hessian_diagonal'.*kind='jacobian'"):
+        count_ops(jnp.sum, X, kind="hessian_vector_product")
+
+
+def test_strict_operators() -> None:
+    def looped(x: Any) -> Any:
+        return jax.lax.fori_loop(0, 9, lambda _, y: jnp.sin(y) + y, jnp.sum(x))
+
+    for operator in (
+        hessian_diagonal(looped, strict=True),
+        local_kinetic_energy(looped, strict=True),
+        second_order_operator(looped, a=1.0, strict=True),
+    ):
+        with pytest.raises(FallbackError, match="test_interface"):
+            operator(X)
 
 
 LISTING = """
