@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from graphax_lapl import jacve, value_and_jacve
+from graphax_lapl import InvalidArgumentError, jacve, value_and_jacve
 from tests.checks import ORDERS, assert_same, check_orders
 
 X = np.array([0.4, -0.3, 0.9])
@@ -367,3 +367,14 @@ def test_real_output_of_a_complex_input(order: str) -> None:
 
     z = X + 0.5j * X[::-1]
     assert_same(jacve(fun, order=order)(z), jax.jacrev(fun)(z))
+
+
+def test_export_with_a_symbolic_batch() -> None:
+    """Of one sample sizes are numbers; how many there are `jax.export` leaves open."""
+    fun = jax.jit(jax.vmap(jacve(lambda x: jnp.sin(x) * x[0])))
+    (batch,) = jax.export.symbolic_shape("b")
+    exported = jax.export.export(fun)(jax.ShapeDtypeStruct((batch, 3), np.float64))
+    samples = np.arange(6.0).reshape(2, 3)
+    assert_same(exported.call(samples), jax.vmap(jax.jacfwd(lambda x: jnp.sin(x) * x[0]))(samples))
+    with pytest.raises(InvalidArgumentError, match=r"shape \(b,\).*symbol of jax.export.*vmap"):
+        jax.export.export(jax.jit(jacve(jnp.sin)))(jax.ShapeDtypeStruct((batch,), np.float64))

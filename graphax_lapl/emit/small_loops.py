@@ -53,10 +53,10 @@ def for_batches(fun: Callable[..., Any]) -> Callable[..., Any]:
         return arrays(*args)
 
     @chosen.def_vmap
-    def _(size: int, batched: list[bool], *args: Any) -> tuple[Any, Any]:
+    def _(size: Any, batched: list[bool], *args: Any) -> tuple[Any, Any]:
         axes = [0 if own else None for own in batched]
         call = jax.vmap(arrays, axes)
-        if size >= BATCH:
+        if isinstance(size, int) and size >= BATCH:  # `jax.export` knows symbols too
             cpu = jax.vmap(numbers, axes)
             call = functools.partial(lax.platform_dependent, cpu=cpu, default=call)
         results = call(*args)

@@ -88,11 +88,11 @@ def for_large_batches(run: Run, plain: Run) -> Run:
         return run(inputs)
 
     @chosen.def_vmap
-    def _(size: int, batched: list[Any], inputs: Sequence[Any]) -> tuple[Any, Any]:
+    def _(size: Any, batched: list[Any], inputs: Sequence[Any]) -> tuple[Any, Any]:
         (own,) = batched
         axes = ([0 if moves else None for moves in own],)
         call = None
-        if size >= BATCH:
+        if isinstance(size, int) and size >= BATCH:  # `jax.export` knows symbols too
             types = [
                 jax.ShapeDtypeStruct(x.shape[1:] if moves else x.shape, x.dtype)
                 for x, moves in zip(inputs, own, strict=True)

@@ -244,21 +244,21 @@ def _trace(
         return [leaf for _, leaf in outputs] + aux_arrays
 
     closed = jax.make_jaxpr(flat_fun)(*leaves)
-    types = closed.jaxpr.outvars[: seen["n_out"]]
-    for k, variable in enumerate(types):
+    types = [variable.aval for variable in (*closed.jaxpr.constvars, *closed.jaxpr.invars)]
+    _check_sizes(types, name)
+    for k, variable in enumerate(closed.jaxpr.outvars[: seen["n_out"]]):
         if not dtypes.issubdtype(variable.aval.dtype, np.inexact):
             raise InvalidTypeError(
                 f"Output leaf {k} of {name} has dtype {variable.aval.dtype}; only real or complex "
                 "floating-point outputs can be differentiated. Return it through has_aux=True, or "
                 "convert it with .astype(float)."
             )
-    mesh = explicit_mesh([v.aval for v in (*closed.jaxpr.constvars, *closed.jaxpr.invars)])
+    mesh = explicit_mesh(types)
+    is_plain = mesh is None and not holds_explicit_axes(closed.jaxpr)
     return Traced(
         name,
         closed,
-        closed
-        if mesh is None and not holds_explicit_axes(closed.jaxpr)
-        else automatic(closed, mesh),
+        closed if is_plain else automatic(closed, mesh),
         mesh,
         leaves,
         differentiated,
@@ -331,6 +331,17 @@ def _check_inputs(arg: Any, position: int, fun: Callable[..., Any], name: str) -
                 f"{place} of {name} has dtype {dtype}; derivatives are taken with respect to real "
                 "or complex floating-point inputs only. Convert it (for example with "
                 "jnp.asarray(x, float)), or leave it out of argnums."
+            )
+
+
+def _check_sizes(types: Sequence[Any], name: str) -> None:
+    for type_ in types:
+        unknown = [size for size in getattr(type_, "shape", ()) if not isinstance(size, int)]
+        if unknown:
+            raise InvalidArgumentError(
+                f"{name} was called with an array of shape {type_.shape}, whose size {unknown[0]} "
+                "is a symbol of jax.export; a plan needs numbers. Take the derivative of one "
+                "sample, and export jax.vmap of it with a symbolic batch."
             )
 
 
