@@ -79,7 +79,6 @@ def looped(x: Any) -> Any:
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "elementwise": lambda x: jnp.sin(x) * x,
     "matrix": lambda x: jnp.tanh(x @ W),
-    "rows": lambda x: jax.vmap(lambda row: jnp.tanh(W @ row) * row)(x),
     "rules": lambda x: with_jvp(with_vjp(x) * x),
     "branch": branched,
     "loop": looped,
@@ -106,6 +105,7 @@ def test_values_and_types(name: str, mesh: jax.sharding.Mesh) -> None:
     assert lies(hessian) == ("i", None, None, None)  # an axis goes to the first that has it
 
 
+@pytest.mark.smoke
 def test_without_a_mesh_in_context(mesh: jax.sharding.Mesh) -> None:
     """The arrays' types alone name it; the second argument's axis is used by the first."""
     x, w = put(mesh, X, "i"), put(mesh, W, None, "k")
@@ -142,6 +142,7 @@ def test_what_the_function_says_holds(mesh: jax.sharding.Mesh) -> None:
     assert lies(found) == (None, "i", None, None)
 
 
+@pytest.mark.smoke
 def test_parameters_that_are_closed_over(mesh: jax.sharding.Mesh) -> None:
     """A loss on Laplacians of sharded samples, with sharded weights that are traced outside."""
 
@@ -191,8 +192,8 @@ def test_sparse_results(mesh: jax.sharding.Mesh) -> None:
     assert lies(array) == lies(found.diagonal()) == lies(product) == lies(twice) == ("i", None)
     assert_same((array, found.diagonal(), found.data), (diagonal, diagonal, diagonal.ravel()))
     assert_same((product, twice, flat), (diagonal * wide, 2 * diagonal**2, diagonal.ravel()))
-    small = jacve(FUNCTIONS["rows"], sparse_representation=True)(put(mesh, X, "i"))
-    assert_same(small.todense(), jax.jacfwd(FUNCTIONS["rows"])(X))
+    small = jacve(FUNCTIONS["matrix"], sparse_representation=True)(put(mesh, X, "i"))
+    assert_same(small.todense(), jax.jacfwd(FUNCTIONS["matrix"])(X))
 
 
 def test_other_operators(mesh: jax.sharding.Mesh) -> None:
