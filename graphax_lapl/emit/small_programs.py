@@ -36,6 +36,8 @@ __all__ = ["for_large_batches", "is_small_program"]
 BATCH = 256
 #: Most numbers that a program computes: each of them is an operation to compile.
 MAX_COMPUTED = 1536
+#: How many more there may be before those that are known or equal are taken out.
+UNSETTLED = 2
 
 #: Of a list of arrays, returning a tree of arrays.
 Run = Callable[[Sequence[Any]], Any]
@@ -98,9 +100,10 @@ def for_large_batches(run: Run, plain: Run) -> Run:
                 for x, moves in zip(inputs, own, strict=True)
             ]
             closed, shapes = jax.make_jaxpr(plain, return_shape=True)(types)
-            if _is_small(closed.jaxpr):
+            numbers = _in_numbers(closed, own, size) if _is_small(closed.jaxpr) else None
+            if numbers is not None:
                 structure = jax.tree.structure(shapes)
-                forms = (_in_numbers(closed, own, size), jaxpr_as_fun(closed))
+                forms = (numbers, jaxpr_as_fun(closed))
                 cpu, other = (
                     jax.vmap(functools.partial(_structured, form, structure), axes)
                     for form in forms
@@ -126,11 +129,11 @@ def _is_small(jaxpr: Any) -> bool:
         return False
     if not all(math.prod(atom.aval.shape) for atom in atoms):
         return False
-    return not jaxpr.effects and 0 < computed(jaxpr) <= MAX_COMPUTED
+    return not jaxpr.effects and 0 < computed(jaxpr) <= UNSETTLED * MAX_COMPUTED
 
 
-def _in_numbers(closed: Any, own: Sequence[bool], size: int) -> Callable[..., list[Any]]:
-    """One sample of a program number by number, for a batch of some size."""
+def _in_numbers(closed: Any, own: Sequence[bool], size: int) -> Callable[..., list[Any]] | None:
+    """One sample of a program number by number, for a batch of some size; None if too large."""
     jaxpr = closed.jaxpr
     tape = Tape()
     given = [
@@ -138,6 +141,8 @@ def _in_numbers(closed: Any, own: Sequence[bool], size: int) -> Callable[..., li
         for variable, moves in zip(jaxpr.invars, own, strict=True)
     ]
     results = run_numbers(jaxpr, closed.consts, given, tape.apply)
+    if tape.operations > MAX_COMPUTED:
+        return None
     program = tape.program(results, size)
 
     def numbers(*inputs: Any) -> list[Any]:

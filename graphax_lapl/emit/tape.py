@@ -98,6 +98,11 @@ class Tape:
         self._operations: list[_Operation] = []
         self._known: dict[Any, _Number] = {}
 
+    @property
+    def operations(self) -> int:
+        """How many operations are recorded."""
+        return len(self._operations)
+
     def input(self, shape: tuple[int, ...], dtype: Any, moves: bool) -> Numbers:
         """The numbers of the next input; all inputs come before the first operation."""
         numbers = np.empty(shape, object)
