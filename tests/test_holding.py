@@ -165,3 +165,21 @@ def test_what_is_held_keeps_its_values_and_dtype(dtype):
     found = jax.jit(held)(value)
     assert found.dtype == value.dtype
     np.testing.assert_array_equal(found, value)
+
+
+@pytest.mark.parametrize("order", ["forward", "reverse"])
+def test_an_array_is_compared_with_its_own_maximum(order):
+    """Not with that of an array that is rounded in another way, in which there may be no equal."""
+
+    def fun(x):
+        rows = jnp.stack([x, x, x])
+        products = rows * jnp.sin(rows)
+        return products, jnp.max(products + 0.5 * rows, axis=0)
+
+    x = np.random.default_rng(1).standard_normal(4)
+    samples = np.stack([x, 0.8 * x])
+    found = jax.jit(jax.vmap(jacve(fun, order=order)))(samples)
+    with jax.disable_jit():  # each operation on its own, with one rounding
+        expected = jax.vmap(jax.jacrev(fun))(samples)
+    for ours, jaxs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(ours, jaxs, rtol=1e-12, atol=1e-12)

@@ -30,10 +30,15 @@ from ..program.counts import (
     count_program,
     traced_work,
 )
-from ..program.fusion import stored_products, worth_holding, worth_holding_for_derivatives
+from ..program.fusion import (
+    UNBOUNDED,
+    stored_products,
+    worth_holding,
+    worth_holding_for_derivatives,
+)
 from ..program.instructions import Program
 from ..program.orientation import oriented
-from ..program.recomputation import shared_work
+from ..program.recomputation import compared_with_results, shared_work
 from ..program.sines import sines
 from .compression import Compressed
 from .orders import EliminationOrder
@@ -179,16 +184,14 @@ class Plan:
         """What is written to memory before it is read."""
         pairs = sines(program)
         if sparse:
-            return Holding(
-                dict.fromkeys(shared_work(program) - pairs.keys(), HELD_SIZES), sines=pairs
-            )
-        if not self.again:
-            return Holding(worth_holding(program), sines=pairs)
+            values = dict.fromkeys(shared_work(program) - pairs.keys(), HELD_SIZES)
+        else:
+            values = worth_holding(program)
+        values |= dict.fromkeys(compared_with_results(program), (2, UNBOUNDED))
+        if sparse or not self.again:
+            return Holding(values, sines=pairs)
         return Holding(
-            worth_holding(program),
-            worth_holding_for_derivatives(program),
-            stored_products(program),
-            pairs,
+            values, worth_holding_for_derivatives(program), stored_products(program), pairs
         )
 
     def emitted(

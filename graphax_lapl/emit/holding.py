@@ -15,7 +15,7 @@ from jax.custom_batching import custom_vmap
 
 from ..program.sines import Sine
 
-__all__ = ["HELD_SIZES", "Holding", "held", "tangents_held"]
+__all__ = ["HELD_SIZES", "Holding", "held", "known_size", "tangents_held"]
 
 #: Smaller arrays are not worth the pass through memory, unless something better is known.
 HELD_SIZES = (512, 1 << 62)
@@ -64,13 +64,19 @@ def held(value: Array, sizes: tuple[int, int] = HELD_SIZES) -> Array:
     return result
 
 
+def known_size(value: Array) -> int:
+    """The number of elements; none where it is a symbol of `jax.export`."""
+    size = math.prod(value.shape)
+    return size if isinstance(size, int) else 0  # type: ignore[redundant-expr]
+
+
 @functools.lru_cache(maxsize=256)
 def _holder(sizes: tuple[int, int]) -> Callable[[Array], Array]:
     """`held` for some sizes, as a function with rules for `jax.jvp` and `jax.vmap`."""
 
     @custom_vmap
     def hold(value: Array) -> Array:
-        if not max(2, sizes[0]) <= math.prod(value.shape) < sizes[1]:
+        if not max(2, sizes[0]) <= known_size(value) < sizes[1]:
             return value
         return lax.platform_dependent(value, cpu=_written, default=lambda x: x)
 
@@ -117,7 +123,7 @@ def tangents_held(value: Array) -> Array:
 @tangents_held.defjvp
 def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     (value,), (tangent,) = primals, tangents
-    if value.size > 1:
+    if known_size(value) > 1:
         tangent = lax.platform_dependent(tangent, cpu=_written, default=lambda t: t)
     return tangents_held(value), tangent
 

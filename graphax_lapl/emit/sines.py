@@ -21,6 +21,7 @@ from jax.custom_batching import custom_vmap
 from jax.custom_derivatives import SymbolicZero
 
 from ..program.sines import SINES_SIZE
+from .holding import known_size
 
 __all__ = ["Pair", "sine_and_cosine", "sine_and_cosine_inside"]
 
@@ -121,7 +122,7 @@ sine_and_cosine_inside.defjvp(_differentiated, symbolic_zeros=True)
 
 @custom_vmap
 def _both(x: Array) -> Pair:
-    if x.size < SINES_SIZE or x.dtype not in _EVALUATIONS:
+    if known_size(x) < SINES_SIZE or x.dtype not in _EVALUATIONS:
         return _by_library(x)
     return lax.platform_dependent(x, cpu=_guarded, default=_by_library)
 

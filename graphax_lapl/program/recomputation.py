@@ -19,7 +19,7 @@ from .instructions import (
     RowHessianInstruction,
 )
 
-__all__ = ["TRANSCENDENTAL", "shared_work"]
+__all__ = ["TRANSCENDENTAL", "compared_with_results", "shared_work"]
 
 #: Elementwise primitives that take about as long as ten memory accesses or more.
 TRANSCENDENTAL = frozenset(
@@ -34,8 +34,27 @@ TRANSCENDENTAL = frozenset(
 IN_MEMORY = frozenset(
     {"dot_general", "conv_general_dilated", "reduce_sum", "scan", "while", "sort"}
 )
+#: Partials that compare an operand with its largest or smallest element.
+EXTREMUM_SHARES = frozenset({"dreduce_max", "dreduce_min"})
 #: An expression of so many operations is not evaluated, nor compiled, for every reader.
 LONG = 8
+
+
+def compared_with_results(program: Program) -> frozenset[int]:
+    """Slots whose largest or smallest elements are found again by comparison.
+
+    XLA evaluates an expression for each of its readers, and in some kernels only rounds a product
+    and a sum at once. An array that is not written to memory may then have no element that is equal
+    to its own maximum, and the partial's even shares are divided by zero; in JAX's too.
+    """
+    made = {slot for instruction in program.instructions for slot in instruction.outputs}
+    return frozenset(
+        instruction.inputs[0]
+        for instruction in program.instructions
+        if isinstance(instruction, LocalInstruction)
+        and instruction.local.name in EXTREMUM_SHARES
+        and instruction.inputs[0] in made
+    )
 
 
 def shared_work(program: Program) -> frozenset[int]:
