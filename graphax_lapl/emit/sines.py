@@ -82,18 +82,23 @@ _EVALUATIONS: Mapping[Any, _Evaluation] = {
 
 @jax.custom_jvp
 def sine_and_cosine(x: Array) -> Pair:
-    """Sine and cosine of an array, if it is large in memory before anything reads them (on a CPU).
+    """Sine and cosine of an array; of a large one in memory before anything reads them (on a CPU).
 
     Under `jax.vmap` the size of the whole batch decides.
     """
     return _both(x)
 
 
-@sine_and_cosine.defjvp
-def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Pair, Pair]:
-    (x,), (tangent,) = primals, tangents
-    sine, cosine = sine_and_cosine(x)
+def _differentiated(primals: Any, tangents: Any) -> tuple[Pair, Any]:
+    """The pair, evaluated together, and its tangents; those of further arguments play no part."""
+    sine, cosine = sine_and_cosine(primals[0])
+    tangent = tangents[0]
+    if isinstance(tangent, SymbolicZero):
+        return (sine, cosine), (tangent, tangent)
     return (sine, cosine), (lax.mul(cosine, tangent), lax.neg(lax.mul(sine, tangent)))
+
+
+sine_and_cosine.defjvp(_differentiated)
 
 
 @jax.custom_jvp
@@ -107,14 +112,6 @@ def sine_and_cosine_inside(x: Array, *inputs: Array) -> Pair:
     """
     del inputs
     return lax.sin(x), lax.cos(x)
-
-
-def _differentiated(primals: Any, tangents: Any) -> tuple[Pair, Any]:
-    sine, cosine = sine_and_cosine(primals[0])
-    tangent = tangents[0]
-    if isinstance(tangent, SymbolicZero):
-        return (sine, cosine), (tangent, tangent)
-    return (sine, cosine), (lax.mul(cosine, tangent), lax.neg(lax.mul(sine, tangent)))
 
 
 sine_and_cosine_inside.defjvp(_differentiated, symbolic_zeros=True)
