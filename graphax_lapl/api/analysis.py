@@ -12,12 +12,12 @@ import numpy as np
 
 from ..errors import InvalidArgumentError
 from ..graph.computational_graph import ComputationalGraph
-from ..graph.meshes import cast, inside
+from ..graph.meshes import inside
 from ..plotting import figure_and_axes
 from ..program.counts import OpCounts
-from .kinds import kind_of, planned
+from .kinds import Planner, kind_of
 from .plan import Plan
-from .planning import Prepared, plan_for, prepare
+from .planning import prepare
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -101,7 +101,7 @@ def make_plan(
         >>> print(plan.compile()(jnp.array([1.0, 2.0, 0.0, -1.0])))
         [ 6. 12.  0. -6.]
     """
-    return planned(kind, fun, args, kwargs, order, argnums, strict, options or {})
+    return Planner(kind, fun, args, kwargs, argnums, strict, options or {}).plan(order)
 
 
 def count_ops(
@@ -135,8 +135,8 @@ def count_ops(
         InvalidArgumentError: for an unknown convention, kind or option.
         FallbackError: with strict, naming the primitive and the line of the user's code.
     """
-    plan = planned(kind, fun, args, kwargs, order, argnums, strict, options or {})
-    return plan.count(convention)
+    planner = Planner(kind, fun, args, kwargs, argnums, strict, options or {})
+    return planner.plan(order).count(convention)
 
 
 @dataclass(frozen=True)
@@ -251,8 +251,10 @@ def compare_orders(
     *args: Any,
     orders: Sequence[Any] = ("forward", "reverse", "markowitz", "search"),
     argnums: int | Sequence[int] = 0,
+    kind: str = "jacobian",
     measure: bool = False,
     strict: bool = False,
+    options: Mapping[str, Any] | None = None,
     **kwargs: Any,
 ) -> Comparison:
     """Compare what elimination orders cost.
@@ -260,24 +262,26 @@ def compare_orders(
     Args:
         fun: the function.
         *args: its positional arguments (`jax.ShapeDtypeStruct`s suffice unless measuring).
-        orders: orders as for `jacve`.
+        orders: orders as for `jacve`, or the operator of another kind.
         argnums: which arguments are differentiated.
-        measure: also run each jitted Jacobian, interleaved, and give the median time.
+        kind: what is accumulated, as for `make_plan`.
+        measure: also run each jitted derivative, interleaved, and give the median time.
         strict: as for `jacve`: an error where a part of the function has no rule.
+        options: further arguments of the operator, as for `make_plan`.
         **kwargs: its keyword arguments.
 
     Raises:
-        InvalidArgumentError: for no orders.
+        InvalidArgumentError: for no orders, and for an unknown kind or option.
         FallbackError: with strict, naming the primitive and the line of the user's code.
     """
     if not orders:
         raise InvalidArgumentError("orders must name at least one elimination order, got none.")
-    prepared = prepare(fun, args, kwargs, argnums, strict=strict)
-    plans = [plan_for(prepared, order) for order in orders]
-    reverse = plan_for(prepared, "reverse").counts.muls
+    planner = Planner(kind, fun, args, kwargs, argnums, strict, options or {})
+    plans = [planner.plan(order) for order in orders]
+    reverse = planner.plan("reverse").counts.muls
     seconds: list[float | None] = [None] * len(plans)
     if measure:
-        seconds = list(_interleaved_seconds(plans, prepared))
+        seconds = list(_interleaved_seconds(plans, planner))
     rows = []
     for order, plan, time_taken in zip(orders, plans, seconds, strict=True):
         counts = plan.counts
@@ -294,24 +298,22 @@ def compare_orders(
             )
         )
     return Comparison(
-        prepared.traced.name,
-        len(prepared.graph.eliminable),
+        planner.prepared.traced.name,
+        len(planner.prepared.graph.eliminable),
         tuple(rows),
         tuple(plans),
         tuple(orders),
     )
 
 
-def _interleaved_seconds(
-    plans: Sequence[Plan], prepared: Prepared, rounds: int = 15
-) -> list[float]:
+def _interleaved_seconds(plans: Sequence[Plan], planner: Planner, rounds: int = 15) -> list[float]:
     """Median time of one call of each plan, in turns; two rounds are thrown away."""
     functions = [plan.emitted(values=False, sparse=False) for plan in plans]
-    inputs = [cast(value) for value in prepared.inputs]
+    inputs, mesh = planner.inputs, planner.prepared.traced.mesh
     times = np.zeros((rounds + 2, len(functions)))
     for turn in range(rounds + 2):
         for k, function in enumerate(functions):
-            with inside(prepared.traced.mesh):
+            with inside(mesh):
                 start = time.perf_counter()
                 jax.block_until_ready(function(inputs))
                 times[turn, k] = time.perf_counter() - start

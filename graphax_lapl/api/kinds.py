@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,14 +13,15 @@ from jax import tree_util
 
 from ..errors import InvalidArgumentError
 from ..graph.meshes import cast, inside
-from .coefficients import drift_of, metric_of
 from .divergence import divergence_plan, divergence_ve
 from .hessian import hessian_plan, hessve
 from .hessian_parts import diagonal_plan, hessian_diagonal
 from .jacobian import jacve
 from .laplacian import contraction, forward_laplacian, laplacian_plan, laplacian_ve
 from .operators import (
-    kinetic_metric,
+    Terms,
+    general_terms,
+    kinetic_terms,
     local_kinetic_energy,
     logarithm_of,
     operator_plan,
@@ -30,7 +31,10 @@ from .plan import Plan
 from .planning import Prepared, plan_for, prepare
 from .twice import check_real_inputs, follows_rules_of_rules
 
-__all__ = ["KINDS", "Kind", "kind_of", "planned"]
+__all__ = ["KINDS", "Kind", "Planner", "kind_of"]
+
+#: From an order to its plan; None where the operator takes the way around (`api/twice.py`).
+PlanOf = Callable[[Any], Plan | None]
 
 
 @dataclass(frozen=True)
@@ -41,14 +45,12 @@ class Call:
         prepared: the traced call of the function.
         args: its positional arguments.
         kwargs: its keyword arguments.
-        order: the order.
         options: what else the operator was given.
     """
 
     prepared: Prepared
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
-    order: Any
     options: Mapping[str, Any]
 
 
@@ -58,51 +60,70 @@ class Kind:
 
     Attributes:
         operator: the public function that does it.
-        plan: the plan of a call; None where it is the way around (`api/twice.py`), without a plan.
+        plans: of a call what makes plans, and what their programs take beside its inputs.
         orders: how often the function is differentiated.
         options: names of further arguments of the operator that a plan depends on.
         function: from the user's function to the one that is differentiated.
     """
 
     operator: Callable[..., Callable[..., Any]]
-    plan: Callable[[Call], Plan | None]
+    plans: Callable[[Call], tuple[PlanOf, Sequence[Any]]]
     orders: int = 1
     options: tuple[str, ...] = ()
     function: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda fun: fun
 
 
-def _hessian(call: Call) -> Plan | None:
+def _jacobian(call: Call) -> tuple[PlanOf, Sequence[Any]]:
     sparse = bool(call.options.get("sparse_representation", False))
-    return hessian_plan(call.prepared, call.order, sparse)
+    return lambda order: plan_for(call.prepared, order, sparse), ()
 
 
-def _diagonal(call: Call) -> Plan | None:
+def _hessian(call: Call) -> tuple[PlanOf, Sequence[Any]]:
+    sparse = bool(call.options.get("sparse_representation", False))
+    return lambda order: hessian_plan(call.prepared, order, sparse), ()
+
+
+def _diagonal(call: Call) -> tuple[PlanOf, Sequence[Any]]:
     prepared = call.prepared
-    if follows_rules_of_rules(prepared) or prepared.second.opaque:
-        return None
-    return diagonal_plan(prepared, call.order)
+    around = follows_rules_of_rules(prepared) or prepared.second.opaque
+    return lambda order: None if around else diagonal_plan(prepared, order), ()
 
 
-def _laplacian(jacobian: bool) -> Callable[[Call], Plan | None]:
-    def plan(call: Call) -> Plan | None:
-        options = call.options
+def _laplacian(jacobian: bool) -> Callable[[Call], tuple[PlanOf, Sequence[Any]]]:
+    def plans(call: Call) -> tuple[PlanOf, Sequence[Any]]:
+        prepared, options = call.prepared, call.options
         metric, arrays, around = contraction(
-            call.prepared, call.args, options.get("weights"), options.get("seeds")
+            prepared, call.args, options.get("weights"), options.get("seeds")
         )
-        if around:
-            return None
         compress = options.get("compress", True)
-        return laplacian_plan(call.prepared, call.order, metric, jacobian, compress, given=arrays)
 
-    return plan
+        def plan(order: Any) -> Plan | None:
+            if around:
+                return None
+            return laplacian_plan(prepared, order, metric, jacobian, compress, given=arrays)
+
+        return plan, arrays
+
+    return plans
 
 
-def _general(call: Call) -> Plan | None:
-    traced, options = call.prepared.traced, call.options
-    metric, arrays = metric_of(traced, call.args, _coefficient(call, "a"), "a")
-    drifts = drift_of(traced, call.args, _coefficient(call, "b"), "b")
-    compress = options.get("compress", True)
-    return operator_plan(call.prepared, call.order, metric, arrays, drifts, False, compress)[0]
+def _general(call: Call) -> tuple[PlanOf, Sequence[Any]]:
+    a, b = _coefficient(call, "a"), _coefficient(call, "b")
+    return _with_terms(call, general_terms(call.prepared.traced, call.args, a, b))
+
+
+def _kinetic(call: Call) -> tuple[PlanOf, Sequence[Any]]:
+    weights = call.options.get("weights", 1.0)
+    return _with_terms(call, kinetic_terms(call.prepared.traced, call.args, weights))
+
+
+def _with_terms(call: Call, terms: Terms) -> tuple[PlanOf, Sequence[Any]]:
+    compress = call.options.get("compress", True)
+    return lambda order: operator_plan(call.prepared, order, terms, compress), terms.given
+
+
+def _divergence(call: Call) -> tuple[PlanOf, Sequence[Any]]:
+    return lambda order: divergence_plan(call.prepared, order), ()
 
 
 def _coefficient(call: Call, name: str) -> Any:
@@ -117,22 +138,8 @@ def _coefficient(call: Call, name: str) -> Any:
     return jax.tree.map(lambda type_: np.ones(type_.shape, type_.dtype), types)
 
 
-def _kinetic(call: Call) -> Plan | None:
-    traced, options = call.prepared.traced, call.options
-    metric, arrays = kinetic_metric(traced, call.args, options.get("weights", 1.0))
-    none: list[Any] = [None] * len(traced.in_types)
-    compress = options.get("compress", True)
-    return operator_plan(call.prepared, call.order, metric, arrays, none, True, compress)[0]
-
-
 KINDS: dict[str, Kind] = {
-    "jacobian": Kind(
-        jacve,
-        lambda call: plan_for(
-            call.prepared, call.order, bool(call.options.get("sparse_representation", False))
-        ),
-        options=("sparse_representation",),
-    ),
+    "jacobian": Kind(jacve, _jacobian, options=("sparse_representation",)),
     "hessian": Kind(hessve, _hessian, 2, ("sparse_representation",)),
     "hessian_diagonal": Kind(hessian_diagonal, _diagonal, 2),
     "laplacian": Kind(laplacian_ve, _laplacian(False), 2, ("weights", "seeds", "compress")),
@@ -141,7 +148,7 @@ KINDS: dict[str, Kind] = {
     "local_kinetic_energy": Kind(
         local_kinetic_energy, _kinetic, 2, ("weights", "compress"), logarithm_of
     ),
-    "divergence": Kind(divergence_ve, lambda call: divergence_plan(call.prepared, call.order)),
+    "divergence": Kind(divergence_ve, _divergence),
 }
 
 
@@ -167,32 +174,59 @@ def kind_of(name: str, options: Mapping[str, Any]) -> Kind:
     return kind
 
 
-def planned(
-    name: str,
-    fun: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    order: Any,
-    argnums: Any,
-    strict: bool,
-    options: Mapping[str, Any],
-) -> Plan:
-    """The plan of an operator, see `make_plan`."""
-    kind = kind_of(name, options)
+class Planner:
+    """Plans of one call of an operator.
 
-    def follow(order: Any) -> Callable[..., Any]:
-        return kind.operator(fun, order=order, argnums=argnums, strict=strict, **options)
+    Attributes:
+        prepared: the traced call.
+    """
 
-    follow(order)  # which checks the options
-    prepared = prepare(kind.function(fun), args, kwargs, argnums, orders=kind.orders, strict=strict)
-    if kind.orders == 2:
-        check_real_inputs(prepared.traced)
-    with inside(prepared.traced.mesh):
-        plan = kind.plan(Call(prepared, args, kwargs, order, tree_util.tree_map(cast, options)))
-    if plan is None:
-        raise InvalidArgumentError(
-            f"kind={name!r}: {prepared.traced.name} holds loops, linear algebra or rules whose "
-            "second derivative is taken of JAX's own first one; plan the Jacobian of its "
-            "gradient, make_plan(jax.grad(fun), ...)."
-        )
-    return dataclasses.replace(plan, follow=follow)
+    def __init__(
+        self,
+        name: str,
+        fun: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        argnums: Any,
+        strict: bool,
+        options: Mapping[str, Any],
+    ):
+        """Trace the call, see `make_plan` for the arguments and errors."""
+        self.name = name
+        kind = kind_of(name, options)
+
+        def follow(order: Any) -> Callable[..., Any]:
+            return kind.operator(fun, order=order, argnums=argnums, strict=strict, **options)
+
+        follow("auto")  # which checks the options
+        self._follow = follow
+        function = kind.function(fun)
+        self.prepared = prepare(function, args, kwargs, argnums, orders=kind.orders, strict=strict)
+        traced = self.prepared.traced
+        if kind.orders == 2:
+            check_real_inputs(traced)
+        with inside(traced.mesh):
+            own = tree_util.tree_map(cast, options)
+            self._plan, self._given = kind.plans(Call(self.prepared, args, kwargs, own))
+
+    @property
+    def inputs(self) -> list[Any]:
+        """What a plan's program runs on."""
+        return [cast(value) for value in (*self.prepared.inputs, *self._given)]
+
+    def plan(self, order: Any) -> Plan:
+        """The plan of an order.
+
+        Raises:
+            InvalidArgumentError: where the operator differentiates JAX's own first derivative.
+        """
+        with inside(self.prepared.traced.mesh):
+            made = self._plan(order)
+        if made is None:
+            raise InvalidArgumentError(
+                f"kind={self.name!r}: {self.prepared.traced.name} holds loops, linear algebra or "
+                "rules whose second derivative is taken of JAX's own first one, or "
+                f"order={order!r} asks for that; plan the Jacobian of its gradient, "
+                "make_plan(jax.grad(fun), ...)."
+            )
+        return dataclasses.replace(made, follow=self._follow)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
@@ -25,12 +26,36 @@ from .twice import (
 )
 
 __all__ = [
-    "kinetic_metric",
+    "Terms",
+    "general_terms",
+    "kinetic_terms",
     "local_kinetic_energy",
     "logarithm_of",
     "operator_plan",
     "second_order_operator",
 ]
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What an operator contracts the derivatives with.
+
+    Attributes:
+        metric: the form of the matrix A of second derivatives.
+        arrays: its arrays.
+        drifts: for each differentiated leaf its part of the vector b, or None.
+        square: whether `grad u . A grad u` is added.
+    """
+
+    metric: Metric
+    arrays: Sequence[Any]
+    drifts: Sequence[Any]
+    square: bool = False
+
+    @property
+    def given(self) -> list[Any]:
+        """What a program takes beside the call."""
+        return [array for array in (*self.arrays, *self.drifts) if array is not None]
 
 
 def second_order_operator(
@@ -103,9 +128,8 @@ def second_order_operator(
 
         def compute(own: Prepared, given: Any) -> Rows:
             second, drift, zeroth = given
-            metric, arrays = metric_of(traced, args, second, "a")
-            drifts = drift_of(traced, args, drift, "b")
-            leaves, values = _applied(own, order, metric, arrays, drifts, False, compress)
+            terms = general_terms(traced, args, second, drift)
+            leaves, values = _applied(own, order, terms, compress)
             if zeroth is not None:
                 leaves = [
                     leaf + _product(zeroth, value, traced.name)
@@ -183,9 +207,8 @@ def local_kinetic_energy(
         traced = prepared.traced
 
         def compute(own: Prepared, weights: Any) -> Rows:
-            metric, arrays = kinetic_metric(traced, args, weights)
-            none: list[Any] = [None] * len(traced.in_types)
-            ((energy,), values) = _applied(own, order, metric, arrays, none, True, compress)
+            terms = kinetic_terms(traced, args, weights)
+            ((energy,), values) = _applied(own, order, terms, compress)
             return values[1:], [[energy]]
 
         aux, ((energy,),) = prepared.within(compute, [()], weights)
@@ -208,10 +231,16 @@ def logarithm_of(log_psi: Callable[..., Any], has_aux: bool = False) -> Callable
     return logarithm
 
 
-def kinetic_metric(traced: Traced, args: tuple[Any, ...], weights: Any) -> tuple[Metric, list[Any]]:
-    """-1/2 times the weights as a metric, and its arrays."""
+def general_terms(traced: Traced, args: tuple[Any, ...], a: Any, b: Any) -> Terms:
+    """The terms of second and first order of `second_order_operator`."""
+    return Terms(*metric_of(traced, args, a, "a"), drift_of(traced, args, b, "b"))
+
+
+def kinetic_terms(traced: Traced, args: tuple[Any, ...], weights: Any) -> Terms:
+    """The terms of `local_kinetic_energy`: -1/2 times the weights, with the square."""
     metric, arrays = metric_of(traced, args, weights, "weights")
-    return Metric(metric.kind, leaves=metric.leaves, scale=-0.5 * metric.scale), arrays
+    scaled = Metric(metric.kind, leaves=metric.leaves, scale=-0.5 * metric.scale)
+    return Terms(scaled, arrays, [None] * len(traced.in_types), square=True)
 
 
 def _single_logarithm(result: Any, name: str) -> Any:
@@ -233,62 +262,41 @@ def _single_logarithm(result: Any, name: str) -> Any:
 
 
 def _applied(
-    prepared: Prepared,
-    order: Any,
-    metric: Metric,
-    arrays: Sequence[Any],
-    drifts: Sequence[Any],
-    square: bool,
-    compress: bool,
+    prepared: Prepared, order: Any, terms: Terms, compress: bool
 ) -> tuple[list[Array], list[Any]]:
     """The operator without its term of order zero, by output leaf, and all values."""
     check_real_inputs(prepared.traced)
-    plan, given = operator_plan(prepared, order, metric, arrays, drifts, square, compress)
+    plan = operator_plan(prepared, order, terms, compress)
     if plan is None:
-        return _by_rules(prepared, order, metric, arrays, drifts, square)
-    values, blocks = prepared.run(plan, True, given=given)
+        return _by_rules(prepared, order, terms)
+    values, blocks = prepared.run(plan, True, given=terms.given)
     return [row[0] for row in blocks], values
 
 
-def operator_plan(
-    prepared: Prepared,
-    order: Any,
-    metric: Metric,
-    arrays: Sequence[Any],
-    drifts: Sequence[Any],
-    square: bool,
-    compress: bool,
-) -> tuple[Plan | None, list[Any]]:
-    """The plan and what its program takes beside the call; None for the way around."""
-    around = follows_rules_of_rules(prepared)
-    if metric.kind == "matrix" and prepared.listing.moves_with:
-        around = True  # a rule of the user's may have an asymmetric derivative
-    given = [array for array in (*arrays, *drifts) if array is not None]
-    if around:
-        return None, given
-    first = FirstOrder(tuple(drift is not None for drift in drifts), square)
-    plan = laplacian_plan(prepared, order, metric, compress=compress, first=first, given=given)
-    return plan, given
+def operator_plan(prepared: Prepared, order: Any, terms: Terms, compress: bool) -> Plan | None:
+    """The plan, whose program takes `terms.given` beside the call; None for the way around."""
+    if follows_rules_of_rules(prepared):
+        return None
+    if terms.metric.kind == "matrix" and prepared.listing.moves_with:
+        return None  # a rule of the user's may have an asymmetric derivative
+    first = FirstOrder(tuple(drift is not None for drift in terms.drifts), terms.square)
+    return laplacian_plan(
+        prepared, order, terms.metric, compress=compress, first=first, given=terms.given
+    )
 
 
-def _by_rules(
-    prepared: Prepared,
-    order: Any,
-    metric: Metric,
-    arrays: Sequence[Any],
-    drifts: Sequence[Any],
-    square: bool,
-) -> tuple[list[Array], list[Any]]:
+def _by_rules(prepared: Prepared, order: Any, terms: Terms) -> tuple[list[Array], list[Any]]:
     """The same for functions whose second derivatives are taken of JAX's own first ones."""
+    metric, arrays = terms.metric, terms.arrays
     totals = contracted_hessian(prepared, order, metric, arrays)
     evaluate, moving = prepared.of_leaves()
     numbers = tuple(range(len(moving)))
     (values, aux), rows = value_and_jacve(evaluate, argnums=numbers, has_aux=True)(*moving)
     for n, row in enumerate(rows):
-        for block, drift in zip(row, drifts, strict=True):
+        for block, drift in zip(row, terms.drifts, strict=True):
             if drift is not None:
                 totals[n] += jnp.tensordot(block, drift.astype(block.dtype), drift.ndim)
-        if square:
+        if terms.square:
             totals[n] += metric.scale * _squared(row, values[n].ndim, metric, arrays)
     return totals, [*values, *aux]
 

@@ -20,6 +20,7 @@ from graphax_lapl import (
     InvalidOrderError,
     InvalidTypeError,
     SparseJacobian,
+    compare_orders,
     computational_graph,
     count_ops,
     divergence_ve,
@@ -529,6 +530,28 @@ def test_plans_of_operators_with_options() -> None:
         counts = count_ops(energy, abstract, kind=kind, options=options)
         assert counts.muls == plan.counts.muls > 0
         assert computational_graph(energy, X, kind=kind).fingerprint == plan.fingerprint
+        orders = ("reverse", "auto")
+        compared = compare_orders(energy, abstract, kind=kind, options=options, orders=orders)
+        assert compared.rows[1].muls == counts.muls
+        assert compared.vertices == len(plan.graph.eliminable)
+
+
+def test_comparison_runs_operators_with_their_coefficients() -> None:
+    """Weights, and functions of the arguments, are inputs of what is timed."""
+
+    def energy(x: Any) -> Any:
+        return jnp.sum(jnp.sin(x) * x) * jnp.sum(x**2)
+
+    for kind, options in (
+        ("laplacian", {"weights": np.linspace(1.0, 2.0, X.size)}),
+        ("second_order_operator", {"a": 1.0, "b": lambda x: jnp.cos(x)}),
+    ):
+        orders = ("forward", "jax.loop") if kind == "laplacian" else ("forward", "reverse")
+        compared = compare_orders(
+            energy, X, kind=kind, options=options, orders=orders, measure=True
+        )
+        assert all(row.seconds is not None and row.seconds > 0 for row in compared.rows)
+        assert compared.best in orders
 
 
 def test_what_a_kind_does_not_know_is_refused() -> None:
