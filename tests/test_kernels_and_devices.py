@@ -258,3 +258,27 @@ def test_solvers_and_loops(name: str) -> None:
     fun, at = SOLVERS[name]
     check_orders(fun, at)
     check_second_order(fun, at, orders=("auto",))
+
+
+@pytest.mark.smoke
+def test_root_of_an_elementwise_function_is_diagonal() -> None:
+    """The rule of `custom_root` is seen through at both orders: no entry beside the diagonal."""
+
+    def root(a: Any) -> Any:
+        def newton(residual: Any, y: Any) -> Any:
+            slope = lambda y: jax.jvp(residual, (y,), (jnp.ones_like(y),))[1]  # noqa: E731
+            return lax.fori_loop(0, 30, lambda _, y: y - residual(y) / slope(y), y)
+
+        residual = lambda y: y**3 + y - a  # noqa: E731
+        return lax.custom_root(
+            residual, jnp.zeros_like(a), newton, lambda linear, b: b / linear(jnp.ones_like(b))
+        )
+
+    def total(a: Any) -> Any:
+        return jnp.sum(root(a))
+
+    first = jacve(root, sparse_representation=True, strict=True)(V)
+    second = hessve(total, sparse_representation=True, strict=True)(V)
+    assert first.nse == second.nse == V.size
+    assert_same(first.todense(), jax.jacrev(root)(V))
+    assert_same(second.todense(), jax.hessian(total)(V))

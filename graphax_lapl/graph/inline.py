@@ -20,6 +20,7 @@ import numpy as np
 from jax import dtypes, lax
 from jax.extend.core import jaxpr_as_fun
 
+from .calls import CUSTOM_CALLS, INLINED_CALLS
 from .known_values import (
     MAX_KNOWN,
     MAX_KNOWN_FLOAT,
@@ -34,20 +35,6 @@ from .users_rules import is_users_rule
 
 __all__ = ["Treatment", "flatten_jaxpr"]
 
-#: Calls whose body simply replaces them, with the parameter that holds it.
-INLINED_CALLS = {
-    "jit": "jaxpr",
-    "pjit": "jaxpr",
-    "closed_call": "call_jaxpr",
-    "core_call": "call_jaxpr",
-    "call": "call_jaxpr",
-    "core_closed_call": "call_jaxpr",
-    "remat": "jaxpr",
-    "remat2": "jaxpr",
-    "checkpoint": "jaxpr",
-}
-#: Calls with a derivative rule of their own; the body replaces them where no derivative is asked.
-CUSTOM_CALLS = {"custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr"}
 #: Equations that do nothing to the value.
 COPIES = frozenset({"copy", "copy_p"})
 #: Equations through which no derivative flows.

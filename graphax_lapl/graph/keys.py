@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .inline import CUSTOM_CALLS
+from .calls import CUSTOM_CALLS
 from .listing import Constant, Listing
 
 __all__ = ["Unstable", "jaxpr_key", "listing_key"]

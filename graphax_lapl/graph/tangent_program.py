@@ -11,6 +11,7 @@ from jax import dtypes
 from jax.extend import source_info_util
 
 from ..errors import no_rule_refused
+from .calls import INLINED_CALLS
 
 __all__ = ["differentiable_outputs", "tangent_program"]
 
@@ -56,17 +57,30 @@ def tangent_program(
     where = source_info_util.summarize(source_info)
     with no_rule_refused(what, where, (NotImplementedError, ValueError)), equation.ctx.manager:
         traced = jax.make_jaxpr(pushforward)(avals, [avals[k] for k in chosen])
-    return None if _mixes(traced.jaxpr, len(avals), len(kept)) else traced
+    moves = _moving(traced.jaxpr, [k >= len(avals) for k in range(len(traced.jaxpr.invars))])
+    return None if any(moves[: len(kept)]) else traced
 
 
-def _mixes(pushforward: Any, values: int, results: int) -> bool:
-    """Whether one of the first `results` outputs depends on inputs behind the first `values`.
+def _moving(jaxpr: Any, inputs: Sequence[bool]) -> list[bool]:
+    """Which outputs depend on some of the inputs.
 
     The derivative of a `pallas_call` is one kernel for value and tangent. Such a program cannot be
-    taken apart into a function and a map that is linear in the tangents.
+    taken apart into a function and a map that is linear in the tangents. A call is seen through.
     """
-    moving = set(pushforward.invars[values:])
-    for equation in pushforward.eqns:
-        if any(not hasattr(atom, "val") and atom in moving for atom in equation.invars):
-            moving.update(equation.outvars)
-    return any(not hasattr(a, "val") and a in moving for a in pushforward.outvars[:results])
+    moving = {variable for variable, moves in zip(jaxpr.invars, inputs, strict=True) if moves}
+
+    def reads(atoms: Sequence[Any]) -> list[bool]:
+        return [not hasattr(atom, "val") and atom in moving for atom in atoms]
+
+    for equation in jaxpr.eqns:
+        moves = reads(equation.invars)
+        if not any(moves):
+            continue
+        results, called = equation.outvars, INLINED_CALLS.get(equation.primitive.name)
+        if called is None:
+            moving.update(results)
+            continue
+        body = equation.params[called]
+        through = _moving(getattr(body, "jaxpr", body), moves)
+        moving.update(result for result, passes in zip(results, through, strict=True) if passes)
+    return reads(jaxpr.outvars)
