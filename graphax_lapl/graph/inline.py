@@ -45,9 +45,10 @@ NEVER_KNOWN = frozenset(
 )
 #: What to do with an equation on an active input: keep it ("rule", or "rule:name" for a call that
 #: is recognised as a whole), inline its tangent program ("linearize"), its body ("inline") or its
-#: steps ("unroll"), or keep it as an opaque linear map ("opaque").
+#: steps ("unroll"), or keep it as an opaque linear map ("opaque"). A function is the rule that its
+#: tangent program is made of in the place of JAX's.
 KNOWN_CALL = "rule:"
-Treatment = Callable[[Any, dict[str, Any], tuple[str, ...]], str]
+Treatment = Callable[[Any, dict[str, Any], tuple[str, ...]], str | Callable[..., Any]]
 
 
 @dataclass(frozen=True)
@@ -139,6 +140,8 @@ class _Inliner:
             # A linear primitive may stand in its own tangent program, applied to the tangents.
             above = stack if any(reference.tangent for reference in inputs) else ()
             how = self.treatment(equation.primitive, params, above)
+            if not isinstance(how, str):
+                return self.linearize(equation, inputs, stack, how)
             if how == "unroll" and not equation.effects:
                 return self.unroll(equation, inputs, stack)
             if how == "linearize":
@@ -332,14 +335,19 @@ class _Inliner:
         return results
 
     def linearize(
-        self, equation: Any, inputs: list[_Reference], stack: tuple[str, ...]
+        self,
+        equation: Any,
+        inputs: list[_Reference],
+        stack: tuple[str, ...],
+        rule: Callable[..., Any] | None = None,
     ) -> list[_Reference]:
-        """Replace an equation by its value and its tangent program, as JAX derives it."""
+        """Replace an equation by its value and its tangent program, as JAX or a rule derives it."""
         linear = any(reference.tangent for reference in inputs)
         chosen = [k for k, r in enumerate(inputs) if (r.tangent if linear else r.active)]
         differentiable = differentiable_outputs(equation)
         avals = [_aval(self.listing.type_of(reference.atom)) for reference in inputs]
-        traced = tangent_program(equation, avals, chosen, self.origin or equation.source_info)
+        where = self.origin or equation.source_info
+        traced = tangent_program(equation, avals, chosen, where, rule)
         if traced is None:
             return self.append(equation, inputs)
         count = len(equation.outvars)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -22,7 +22,11 @@ def differentiable_outputs(equation: Any) -> list[bool]:
 
 
 def tangent_program(
-    equation: Any, avals: Sequence[Any], chosen: Sequence[int], source_info: Any
+    equation: Any,
+    avals: Sequence[Any],
+    chosen: Sequence[int],
+    source_info: Any,
+    rule: Callable[..., Any] | None = None,
 ) -> Any | None:
     """A closed jaxpr from all inputs, then the tangents of some, to the outputs and theirs.
 
@@ -31,6 +35,8 @@ def tangent_program(
         avals: types of its inputs.
         chosen: positions of the inputs that have tangents.
         source_info: where the equation stands in the user's code.
+        rule: of an equation with one input and output what is taken in the place of JAX's own
+            derivative, from value and tangent of the input.
 
     Returns:
         The jaxpr, its results the values and then the tangents of the differentiable ones; None
@@ -50,6 +56,8 @@ def tangent_program(
             result = equation.primitive.bind(*full, **bind_params)
             return list(result) if equation.primitive.multiple_results else [result]
 
+        if rule is not None:
+            return call(*values), [rule(*values, *tangents)]
         results, moved = jax.jvp(call, [values[k] for k in chosen], tangents)
         return results, [t for t, keep in zip(moved, kept, strict=True) if keep]
 

@@ -1,19 +1,24 @@
-"""`jax.numpy.linalg.slogdet`, whose derivatives are written with the inverse.
+"""Determinants, whose derivatives are written with the inverse, or with cofactors.
 
 With B the inverse of A,
 
     d log|det A| = sum_ij B[j, i] dA[i, j],      dB[j, i] = - sum_kl B[j, k] B[l, i] dA[k, l]
 
-(Petersen and Pedersen, The Matrix Cookbook, 2012, eqs. 43 and 40). So the inverse is computed once,
-and all columns of a second derivative are products with it, where the rule that JAX derives solves
-with the matrix once per column.
+(Petersen and Pedersen, The Matrix Cookbook, 2012, eqs. 43 and 40). So `slogdet` computes the
+inverse once, and all columns of a second derivative are products with it, where the rule that JAX
+derives solves with the matrix once per column.
+
+`det` of two or three rows is a call with a rule of its own since JAX 0.12, which factorises the
+matrix and solves; the second derivative is NaN at a singular matrix. Here it is the polynomial
+`sum_ij C[i, j] dA[i, j]`, with the cofactors C.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
+import operator
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Any
 
 import jax
@@ -23,10 +28,11 @@ from jax import Array, lax
 
 from ..edges.maps import label
 from ..edges.terms import Factor, Term
+from ..graph.users_rules import is_users_rule
 from .registry import defrule
 from .site import Local, Piece, Site
 
-__all__ = ["known_call"]
+__all__ = ["known_call", "known_tangent"]
 
 
 def known_call(name: str, params: dict[str, Any]) -> str | None:
@@ -36,36 +42,52 @@ def known_call(name: str, params: dict[str, Any]) -> str | None:
     """
     if name != "custom_jvp_call":
         return None
-    return "slogdet" if _layout(params) is not None else None
+    if not any(e.primitive.name == "lu" for e in params["call_jaxpr"].jaxpr.eqns[:4]):
+        return None
+    return "slogdet" if _layout(params, jnp.linalg.slogdet) is not None else None
 
 
-def _layout(params: dict[str, Any]) -> tuple[int, ...] | None:
-    """Dimensions of the argument of `slogdet`: those of the result, rows, columns.
+def known_tangent(name: str, params: dict[str, Any]) -> Callable[..., Any] | None:
+    """From the value and tangent of a call's argument to the tangent of its result."""
+    if name != "custom_jvp_call" or is_users_rule(params):
+        return None
+    aval = params["call_jaxpr"].in_avals[0]
+    if not any(size in (2, 3) for size in aval.shape):
+        return None
+    layout = _layout(params, jnp.linalg.det)
+    if layout is None or aval.shape[layout[-1]] not in (2, 3):
+        return None
+    return _tangent_of_det(layout)
+
+
+def _layout(params: dict[str, Any], function: Callable[..., Any]) -> tuple[int, ...] | None:
+    """Dimensions of the argument of a determinant: those of the result, rows, columns.
 
     Under `jax.vmap` the argument is mapped along any of its dimensions, which the call's program
     brings to the front. None where the program is another one.
     """
     program = params["call_jaxpr"].jaxpr
-    if len(program.invars) != 1 or not any(e.primitive.name == "lu" for e in program.eqns[:4]):
+    if len(program.invars) != 1:
         return None
     aval = program.invars[0].aval
     if not np.issubdtype(aval.dtype, np.floating):
         return None  # a complex phase turns with the matrix
-    text, rank = str(program), aval.ndim
+    rank = aval.ndim
     for depth in range(rank - 1):
         for mapped in itertools.product(*(range(rank - n) for n in range(depth))):
             rest = list(range(rank))
             layout = (*(rest.pop(axis) for axis in mapped), *rest)
             square = aval.shape[layout[-2]] == aval.shape[layout[-1]]
-            if square and text == _slogdet_program(aval.shape, str(aval.dtype), mapped):
+            if square and str(program) == _program(function, aval.shape, str(aval.dtype), mapped):
                 return layout
     return None
 
 
-@lru_cache(maxsize=256)
-def _slogdet_program(shape: tuple[int, ...], dtype: str, mapped: tuple[int, ...]) -> str:
+@functools.lru_cache(maxsize=256)
+def _program(
+    function: Callable[..., Any], shape: tuple[int, ...], dtype: str, mapped: tuple[int, ...]
+) -> str:
     """The text of JAX's own program, under a `vmap` for each of the axes, outermost first."""
-    function: Any = jnp.linalg.slogdet
     for axis in reversed(mapped):
         function = jax.vmap(function, axis)
     jaxpr: Any = jax.make_jaxpr(function)(jax.ShapeDtypeStruct(shape, dtype)).jaxpr
@@ -83,7 +105,7 @@ def _slogdet(site: Site, i: int, k: int) -> list[Piece]:
     """The sign is constant; the logarithm moves with the transposed inverse."""
     if k == 0:
         return []
-    layout = _layout(site.params)
+    layout = _layout(site.params, jnp.linalg.slogdet)
     assert layout is not None
     shape = tuple(site.shape(i)[d] for d in layout)
     batch = len(shape) - 2
@@ -101,7 +123,7 @@ def _placed(layout: tuple[int, ...], maps: Sequence[Any]) -> list[Any]:
     return [maps[layout.index(d)] for d in range(len(layout))]
 
 
-@lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=256)
 def _inverse(layout: tuple[int, ...]) -> Callable[[Array], Array]:
     def inverse(matrix: Array) -> Array:
         return jnp.linalg.inv(lax.transpose(matrix, layout))
@@ -109,7 +131,7 @@ def _inverse(layout: tuple[int, ...]) -> Callable[[Array], Array]:
     return inverse
 
 
-@lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=256)
 def _inverse_slope(layout: tuple[int, ...]) -> Callable[[Local], list[tuple[int, Piece]]]:
     def slope(reference: Local) -> list[tuple[int, Piece]]:
         shape = reference.shape
@@ -126,3 +148,28 @@ def _inverse_slope(layout: tuple[int, ...]) -> Callable[[Local], list[tuple[int,
         return [(0, Piece(term, (reference, reference)))]
 
     return slope
+
+
+@functools.lru_cache(maxsize=256)
+def _tangent_of_det(layout: tuple[int, ...]) -> Callable[[Array, Array], Array]:
+    def tangent(matrix: Array, moved: Array) -> Array:
+        a, da = (_entries(lax.transpose(array, layout)) for array in (matrix, moved))
+        size = matrix.shape[layout[-1]]
+        terms = [_cofactor(a, i, j, size) * entry for (i, j), entry in da.items()]
+        return functools.reduce(operator.add, terms)
+
+    return tangent
+
+
+def _entries(matrix: Array) -> dict[tuple[int, int], Array]:
+    """An array of each entry of the matrices in an array."""
+    rows, columns = matrix.shape[-2:]
+    return {(i, j): matrix[..., i, j] for i in range(rows) for j in range(columns)}
+
+
+def _cofactor(a: dict[tuple[int, int], Array], i: int, j: int, size: int) -> Array:
+    """The derivative of a determinant with respect to one entry."""
+    if size == 2:
+        return a[1 - i, 1 - j] if i == j else -a[1 - i, 1 - j]
+    (k, m), (n, p) = (((row + 1) % 3, (row + 2) % 3) for row in (i, j))
+    return a[k, n] * a[m, p] - a[k, p] * a[m, n]

@@ -334,6 +334,7 @@ for _name in (
     "bessel_i1e",
     "log2",
     "one_minus_square",
+    "polynomial",
 ):
     RULES[_name] = _by_jvp
 

@@ -16,7 +16,7 @@ from ..graph.inline import KNOWN_CALL
 from ..graph.listing import Equation, nested_primitives, scan_counts
 from .collectives import COLLECTIVES
 from .cotangents import is_linear
-from .determinants import known_call
+from .determinants import known_call, known_tangent
 from .registry import CALLS, RULES, defrule, find_user_rule
 from .site import Piece, Site, not_before
 
@@ -224,7 +224,9 @@ def _is_short(params: dict[str, Any]) -> bool:
     return steps * sum(1 for _ in nested_primitives(params)) <= MAX_UNROLLED
 
 
-def treatment(primitive: Any, params: dict[str, Any], stack: tuple[str, ...]) -> str:
+def treatment(
+    primitive: Any, params: dict[str, Any], stack: tuple[str, ...]
+) -> str | Callable[..., Any]:
     """What inlining does with an equation on an active input.
 
     A primitive with a rule is kept. One without is replaced by its tangent program, unless that
@@ -241,6 +243,9 @@ def treatment(primitive: Any, params: dict[str, Any], stack: tuple[str, ...]) ->
     known = known_call(name, params)
     if known is not None:
         return KNOWN_CALL + known
+    tangent = known_tangent(name, params)
+    if tangent is not None:
+        return tangent
     if name in RULES and name not in OF_TANGENTS:
         return "rule"
     if name in CALLS:

@@ -7,7 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from graphax_lapl import computational_graph, hessve, laplacian_ve, local_kinetic_energy
+from graphax_lapl import (
+    computational_graph,
+    hessve,
+    jacve,
+    laplacian_ve,
+    local_kinetic_energy,
+)
+from tests.checks import assert_same
 from tests.second_order.checks import check_second_order
 
 CONDITION = 1e8
@@ -105,3 +112,40 @@ def test_under_vmap(axes: tuple[int, ...]) -> None:
     x = np.array([0.3, -0.8, 1.1])
     assert "slogdet" in {vertex.primitive for vertex in computational_graph(fun, x).vertices}
     check_second_order(fun, x, orders=("forward", "reverse"))
+
+
+def polynomial(a: Any) -> Any:
+    """The determinant of two or three rows, by Leibniz."""
+    if a.shape[-1] == 2:
+        return a[..., 0, 0] * a[..., 1, 1] - a[..., 0, 1] * a[..., 1, 0]
+    return jnp.sum(a[..., 0, :] * jnp.cross(a[..., 1, :], a[..., 2, :]), axis=-1)
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("n", [2, 3])
+def test_small_determinants_are_polynomials(n: int) -> None:
+    """At regular and singular matrices, in a batch and mapped, with a diagonal along it."""
+    rng = np.random.default_rng(n)
+    x = rng.standard_normal((n, n, 4))  # mapped along the last axis
+    x[-1, :, 1] = 2 * x[0, :, 1]
+    x[..., 2] = 0.0
+
+    def energy(det: Any) -> Any:
+        mapped = lambda x: jax.vmap(det, -1)(x)  # noqa: E731
+        batch = lambda x: det(jnp.moveaxis(x, -1, 0))  # noqa: E731
+        return lambda x: jnp.sum(jnp.sin(mapped(x)) + batch(x) ** 2)
+
+    ours, exact = energy(jnp.linalg.det), energy(polynomial)
+    sparse = jax.jit(hessve(ours, sparse_representation=True, strict=True))(x)
+    assert sparse.nse == 4 * n**4
+    assert_same(sparse.todense(), jax.hessian(exact)(x))
+    assert_same(jacve(ours)(x), jax.jacrev(exact)(x))
+    slope = jax.grad(lambda x: laplacian_ve(ours)(x))(x)
+    trace = lambda x: jnp.trace(jax.hessian(exact)(x).reshape(x.size, x.size))  # noqa: E731
+    assert_same(slope, jax.grad(trace)(jnp.asarray(x)))
+
+
+def test_larger_determinants_keep_their_rule() -> None:
+    """Also where a batch has the size of a small matrix."""
+    x = np.random.default_rng(0).standard_normal((2, 4, 4))
+    check_second_order(lambda x: jnp.sum(jnp.linalg.det(x)), x, orders=("auto",))
