@@ -34,9 +34,10 @@ from elimination_orders.errors import (
 )
 from elimination_orders.exact import find_edge_order, find_face_order
 from elimination_orders.graph import EliminationGraph
+from elimination_orders.heuristics import HEURISTICS
 from elimination_orders.native import cache_folder
 from elimination_orders.objectives import OBJECTIVES, Objective
-from elimination_orders.portfolio import ORDERS, find_order
+from elimination_orders.portfolio import ORDERS, find_order, heuristic_order
 from elimination_orders.program import Program, ProgramStep, edge_program, face_program
 from elimination_orders.result import OrderResult
 from elimination_orders.search import (
@@ -55,6 +56,7 @@ from elimination_orders.state import EliminationState, EliminationStep, Update
 
 __all__ = [
     "EDGE_KINDS",
+    "HEURISTICS",
     "OBJECTIVES",
     "ORDERS",
     "Annealing",
@@ -100,6 +102,7 @@ __all__ = [
     "find_edge_order",
     "find_face_order",
     "find_order",
+    "heuristic_order",
     "replay_edges",
     "replay_faces",
 ]

@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 
 from elimination_orders import (
+    HEURISTICS,
     ORDERS,
     EliminationGraph,
     FineResult,
     OrderResult,
     Strategy,
     find_order,
+    heuristic_order,
 )
 from elimination_orders import InvalidOrderError as PlannerOrderError
 from elimination_orders import Program as StraightLineProgram
@@ -194,14 +196,20 @@ def _found(order: str | Strategy, graph: ComputationalGraph) -> EliminationOrder
     if name == "reverse":
         return EliminationOrder(eliminable[::-1], graph.fingerprint, name)
     planner_graph = elimination_graph(graph)
+    if name in HEURISTICS:
+        found = heuristic_order(planner_graph, name)
+        return EliminationOrder(_ids(found), graph.fingerprint, name)
     if name == "search" and not planner_graph.is_scalar:
         # Every new product is a question to the edge algebra: a bounded number of them.
         order = "auto"
     result: OrderResult | FineResult = find_order(planner_graph, order)
     if isinstance(result, FineResult):
         return _finer(result, graph)
-    vertices = tuple(int(vertex) for vertex in result.order)  # type: ignore[call-overload]
-    return EliminationOrder(vertices, graph.fingerprint, name)
+    return EliminationOrder(_ids(result.order), graph.fingerprint, name)
+
+
+def _ids(order: Sequence[Any]) -> tuple[int, ...]:
+    return tuple(int(vertex) for vertex in order)
 
 
 def _finer(order: FineResult | StraightLineProgram, graph: ComputationalGraph) -> EliminationOrder:

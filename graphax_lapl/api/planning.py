@@ -27,6 +27,7 @@ from ..graph.keys import Unstable, listing_key
 from ..graph.listing import Listing
 from ..graph.meshes import inside, run_inside
 from ..graph.tracing import Traced, is_traced, trace
+from ..program.builder import Begun
 from ..rules import treatment
 from ..rules.custom import registry_version
 from ..rules.lowering import lower
@@ -449,13 +450,14 @@ def _cheapest(prepared: Prepared) -> Plan:
     names = ("reverse",) if after == 1 < before else AUTO_ORDERS
     orders = (resolve_order(name, graph) for name in names)
     tried: set[tuple[int, ...]] = set()
+    begun = Begun(graph)
     for order in itertools.chain(orders, parting_orders(graph, min(before, after))):
         if order.vertices in tried:
             continue
         tried.add(order.vertices)
         # An order that is hopeless is given up before its program is complete.
         limit = None if best is None else 2 * best.predicted_work
-        plan = Plan.build(graph, order, limit)
+        plan = Plan.build(graph, order, limit, begun)
         if plan is not None and (best is None or plan.predicted_work < best.predicted_work):
             best = plan
         if order.method == "forward" and best is not None and best.program.longest_sum > LONG_SUM:

@@ -33,7 +33,7 @@ from .instructions import (
 )
 from .sums import RunningSum
 
-__all__ = ["build_program"]
+__all__ = ["Begun", "build_program"]
 
 Edge = tuple[Structure, tuple[int, ...]]
 
@@ -232,7 +232,16 @@ class Builder:
         self, order: Sequence[VertexName] | StraightLine, max_work: float | None
     ) -> Program | None:
         """Evaluate, take local partials, eliminate in order, collect the blocks."""
-        edges, into = self.start()
+        return self.finish(order, max_work, *self.start())
+
+    def finish(
+        self,
+        order: Sequence[VertexName] | StraightLine,
+        max_work: float | None,
+        edges: dict[VertexName, dict[VertexName, Edge]],
+        into: dict[VertexName, dict[VertexName, None]],
+    ) -> Program | None:
+        """Eliminate in order what `start` returned, and collect the blocks."""
         if not isinstance(order, Sequence):
             self.follow(order, edges)
             self.collect(edges)
@@ -422,3 +431,24 @@ def build_program(
         max_work: give up, with None, once the eliminations multiply and add more than this.
     """
     return Builder(graph).run(order, max_work)
+
+
+class Begun:
+    """What the programs of one graph have in common, whatever their order.
+
+    Args:
+        graph: the computational graph.
+    """
+
+    def __init__(self, graph: ComputationalGraph):
+        """Evaluate the function and its local partials."""
+        self._builder = Builder(graph)
+        self._edges, self._into = self._builder.start()
+
+    def program(
+        self, order: Sequence[VertexName] | StraightLine, max_work: float | None = None
+    ) -> Program | None:
+        """The program that goes on in an order, as `build_program` makes it."""
+        edges = {u: {**row} for u, row in self._edges.items()}
+        into = {v: {**column} for v, column in self._into.items()}
+        return self._builder.fork().finish(order, max_work, edges, into)

@@ -286,7 +286,8 @@ class Program:
         for slot in [*self.values, *(s for row in self.blocks for b in row for s in b.slots)]:
             last[slot] = len(self.instructions)
         alive = {slot for slot in self.inputs if slot in last}
-        total = sum(self.slots[slot].bytes for slot in alive)
+        sizes = [slot.bytes for slot in self.slots]
+        total = sum(sizes[slot] for slot in alive)
         peak = total
         ends: dict[int, list[int]] = {}
         for slot, step in last.items():
@@ -295,12 +296,12 @@ class Program:
             for slot in instruction.outputs:
                 if slot not in alive:
                     alive.add(slot)
-                    total += self.slots[slot].bytes
+                    total += sizes[slot]
             peak = max(peak, total)
             for slot in ends.get(step, ()):
                 if slot in alive:
                     alive.discard(slot)
-                    total -= self.slots[slot].bytes
+                    total -= sizes[slot]
         return peak
 
     def __str__(self) -> str:
