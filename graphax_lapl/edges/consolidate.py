@@ -27,6 +27,7 @@ from .maps import IndexMap, label
 from .merge import Item, plain_value
 from .operations import Overlay, Patch, RecipeWriter
 from .terms import Factor, Number, Term
+from .values import immutable
 
 __all__ = ["consolidate"]
 
@@ -40,7 +41,7 @@ MAX_IDLE = 0.5
 Vector = tuple[int, ...]
 
 
-@dataclass(frozen=True)
+@immutable
 class Frame:
     """How the labels of a term move through the matrix.
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
+
+from .values import immutable, lazy
 
 __all__ = ["IndexMap", "Table", "constant", "from_values", "label"]
 
@@ -43,7 +43,7 @@ class Table:
 Part = int | Table
 
 
-@dataclass(frozen=True)
+@immutable
 class IndexMap:
     """`offset + sum(parts)`: an integer for every assignment of the labels.
 
@@ -55,14 +55,7 @@ class IndexMap:
     offset: int
     parts: tuple[tuple[int, Part], ...]
 
-    def __hash__(self) -> int:
-        return self._hash
-
-    @cached_property
-    def _hash(self) -> int:
-        return hash((self.offset, self.parts))
-
-    @cached_property
+    @lazy
     def labels(self) -> tuple[int, ...]:
         """The labels that the map depends on."""
         return tuple(name for name, _ in self.parts)

@@ -27,19 +27,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from typing import Final
 
 from .maps import IndexMap
 from .masks import Limit
+from .values import immutable, lazy
 
 __all__ = ["Factor", "Number", "Opaque", "Structure", "Term", "intern_structure", "with_terms"]
 
 Number = int | float | complex
 
 
-@dataclass(frozen=True)
+@immutable
 class Opaque:
     """What is known of a factor that is a linear map given only by its `jvp` and `vjp`.
 
@@ -58,7 +58,7 @@ class Opaque:
     work: int | None = None
 
 
-@dataclass(frozen=True)
+@immutable
 class Factor:
     """An array of `shape`, read at position `axes[k](labels)` along axis k.
 
@@ -74,13 +74,13 @@ class Factor:
     conj: bool = False
     opaque: Opaque | None = None
 
-    @cached_property
+    @lazy
     def labels(self) -> frozenset[int]:
         """Labels that the factor depends on."""
         return frozenset(name for axis in self.axes for name in axis.labels)
 
 
-@dataclass(frozen=True)
+@immutable
 class Term:
     """One unevaluated einsum with index maps; see the module's docstring.
 
@@ -103,7 +103,7 @@ class Term:
     conj: bool = False
     limits: tuple[Limit, ...] = ()
 
-    @cached_property
+    @lazy
     def pattern(self) -> tuple[object, ...]:
         """What two terms must share for their values to be added elementwise."""
         kept = tuple(self.sizes[n] if n in self.position_labels else 0 for n in self.labels)
@@ -114,7 +114,7 @@ class Term:
         """All labels of the term."""
         return range(len(self.sizes))
 
-    @cached_property
+    @lazy
     def position_labels(self) -> frozenset[int]:
         """Labels that occur in an output or input index map."""
         return frozenset(name for axis in (*self.out, *self.into) for name in axis.labels)

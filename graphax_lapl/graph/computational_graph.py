@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..edges.operations import Recipe
 from ..edges.terms import Structure
+from ..edges.values import immutable
 from ..plotting import figure_and_axes
 from .listing import Equation, Listing
 
@@ -24,7 +25,7 @@ __all__ = ["Arrow", "ComputationalGraph", "Vertex", "VertexName"]
 VertexName = int | str
 
 
-@dataclass(frozen=True)
+@immutable
 class Vertex:
     """An array of the function.
 
@@ -55,7 +56,7 @@ class Vertex:
         return self.equation.source if self.equation is not None else ""
 
 
-@dataclass(frozen=True)
+@immutable
 class Arrow:
     """A local partial: the recipe that adds its pieces up, and where their values come from."""
 
