@@ -7,6 +7,7 @@ builder replays it on the slots of two concrete edges.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -312,7 +313,9 @@ Operation = Einsum | Combine | Overlay | Assemble | ApplyOpaque | MaterializeOpa
 
 def canonical(operation: Operation, inputs: tuple[int, ...]) -> tuple[Operation, tuple[int, ...]]:
     """The operation with factors and summands in the order of their slots: `b * a` is `a * b`."""
-    if not isinstance(operation, Einsum | Combine) or inputs == tuple(sorted(inputs)):
+    if len(inputs) < 2 or not isinstance(operation, Einsum | Combine):
+        return operation, inputs
+    if all([one <= other for one, other in itertools.pairwise(inputs)]):
         return operation, inputs
     order = sorted(range(len(inputs)), key=lambda k: inputs[k])
     slots = tuple(inputs[k] for k in order)

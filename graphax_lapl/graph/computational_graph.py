@@ -108,8 +108,11 @@ class ComputationalGraph:
     @cached_property
     def fingerprint(self) -> str:
         """A digest of vertices, primitives, shapes, dtypes and arrows; orders carry it."""
-        text = [f"{v.name}|{v.primitive}|{v.shape}|{v.dtype}" for v in self.vertices]
-        text += [f"{u}>{v}|{arrow.structure!r}" for (u, v), arrow in self.arrows.items()]
+        dtypes = {v.dtype: str(v.dtype) for v in self.vertices}
+        text = [f"{v.name}|{v.primitive}|{v.shape}|{dtypes[v.dtype]}" for v in self.vertices]
+        structures = {arrow.structure for arrow in self.arrows.values()}
+        shown = {structure: repr(structure) for structure in structures}
+        text += [f"{u}>{v}|{shown[arrow.structure]}" for (u, v), arrow in self.arrows.items()]
         text += [str(self.inputs), str(self.outputs)]
         return hashlib.blake2b("\n".join(text).encode(), digest_size=12).hexdigest()
 

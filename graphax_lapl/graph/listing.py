@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from jax.extend import source_info_util
 
-from ..edges.values import immutable, record
+from ..edges.values import immutable, lazy, record
 
 __all__ = [
     "Atom",
@@ -36,12 +36,12 @@ class Variable:
     dtype: Any
     weak_type: bool = False
 
-    @property
+    @lazy
     def differentiable(self) -> bool:
         """Whether the dtype is real or complex floating point."""
         return _is_inexact(self.dtype)
 
-    @property
+    @lazy
     def is_complex(self) -> bool:
         """Whether the dtype is complex."""
         return np.issubdtype(self.dtype, np.complexfloating)

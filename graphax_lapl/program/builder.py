@@ -208,9 +208,9 @@ class Builder:
         """Append the steps of a recipe on concrete slots; the slots of the result's factors."""
         slots = list(operands)
         for operation, positions in recipe.steps:
-            inputs = tuple(slots[position] for position in positions)
+            inputs = tuple([slots[position] for position in positions])
             slots.append(self.operate(operation, inputs, dtype, vertex))
-        return tuple(slots[position] for position in recipe.operands)
+        return tuple([slots[position] for position in recipe.operands])
 
     def operate(
         self,
@@ -220,13 +220,13 @@ class Builder:
         vertex: VertexName | None,
     ) -> int:
         key: Hashable = canonical(operation, inputs)
-        if key not in self.made:
-            slot = self.slot(operation.shape, dtype)
+        slot = self.made.get(key)
+        if slot is None:
+            slot = self.made[key] = self.slot(operation.shape, dtype)
             self.program.instructions.append(
                 EdgeInstruction(operation, inputs, (slot,), dtype, vertex)
             )
-            self.made[key] = slot
-        return self.made[key]
+        return slot
 
     def run(
         self, order: Sequence[VertexName] | StraightLine, max_work: float | None
