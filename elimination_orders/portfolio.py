@@ -13,7 +13,7 @@ from elimination_orders.cache import PlanCache
 from elimination_orders.cost import elimination_cost
 from elimination_orders.errors import InvalidGraphError, InvalidOrderError
 from elimination_orders.graph import EliminationGraph, Vertex
-from elimination_orders.heuristics import HEURISTICS, check_names
+from elimination_orders.heuristics import HEURISTICS
 from elimination_orders.objectives import Objective, Score, resolve_objective
 from elimination_orders.result import HistoryEntry, OrderResult
 from elimination_orders.search import (
@@ -30,7 +30,7 @@ from elimination_orders.search import (
 )
 from elimination_orders.tensorgraph import number_problem
 
-__all__ = ["ORDERS", "OrderRegistry", "find_order", "heuristic_order"]
+__all__ = ["ORDERS", "OrderRegistry", "find_order"]
 
 OrderFunction = Callable[..., Any]
 
@@ -220,18 +220,6 @@ def find_order(
         graph=graph,
         reference=objective,
     )
-
-
-def heuristic_order(graph: EliminationGraph, name: str) -> tuple[Vertex, ...]:
-    """The order of a heuristic alone: `find_order` without the order's cost and lower bound.
-
-    Args:
-        graph: the graph to eliminate from.
-        name: a key of `HEURISTICS`.
-    """
-    check_names("name", (name,))
-    found = HEURISTICS[name](number_problem(graph, resolve_objective("muls")))
-    return tuple(graph.eliminable[i] for i in found)
 
 
 def _as_cache(cache: bool | str | Path | PlanCache | None) -> PlanCache | None:

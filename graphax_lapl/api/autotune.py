@@ -16,8 +16,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from elimination_orders import StoredText, cache_folder
-
 from ..errors import InvalidArgumentError
 from .plan import Plan
 
@@ -150,6 +148,8 @@ def measured_winner(
             f"order=Autotune(...): none of {', '.join(map(repr, candidates))} suits the function."
         )
     key = _key(wanted, tuple(candidates), first, inputs, (operator, sparse))
+    from elimination_orders import StoredText, cache_folder
+
     folder = wanted.folder or cache_folder() / "autotune"
     stored = StoredText(folder / f"verdict-{key}.json")
     known = _winner(stored.read())

@@ -18,8 +18,6 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
-from elimination_orders import Strategy
-
 from ..errors import InvalidArgumentError, InvalidOrderError
 from ..graph.computational_graph import ComputationalGraph
 from ..graph.inline import flatten_jaxpr
@@ -36,7 +34,7 @@ from .autotune import CANDIDATES, Autotune, Inputs, as_autotune, measured_winner
 from .compressed import cheaper_compressed, compressed_plan, suits
 from .compression import COMPRESSED_ORDERS, Compressed
 from .fallbacks import Fallback, announce, noted_fallbacks, refuse
-from .orders import EliminationOrder, parting_orders, resolve_order
+from .orders import EliminationOrder, is_strategy, parting_orders, resolve_order
 from .placement import specs_of
 from .plan import Plan
 
@@ -292,7 +290,7 @@ def plan_for(prepared: Prepared, order: Any, sparse: bool = False) -> Plan:
         order = COMPRESSED_ORDERS.get(order.lower(), order)
     if isinstance(order, Compressed):
         return _remembered(prepared, order, lambda: _compressed(prepared, order))
-    named = isinstance(order, str | Strategy)
+    named = is_strategy(order)
     wanted = order if named else resolve_order(order, prepared.graph)
     return _remembered(
         prepared, wanted, lambda: _built(prepared, resolve_order(wanted, prepared.graph))
@@ -360,7 +358,7 @@ def programmed(
             return _renamed(plan, f"auto ({plan.order.method})")
 
         return _remembered(prepared, (wanted, "auto"), chosen)
-    key = order if isinstance(order, str | Strategy) else _vertex_order(order, graph)
+    key = order if is_strategy(order) else _vertex_order(order, graph)
     return _remembered(prepared, (wanted, key), lambda: best([_vertex_order(key, graph)]))
 
 
