@@ -6,7 +6,6 @@ import functools
 import hashlib
 import importlib.util
 import json
-import statistics
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -246,6 +245,8 @@ def _finished(program: Callable[..., Any], arguments: list[np.ndarray]) -> Any:
 
 def _race(calls: Mapping[str, Callable[[], Any]], wanted: Autotune) -> dict[str, float]:
     """Median seconds of a call of each candidate, sampled in turns."""
+    import statistics  # nothing else needs it
+
     repeats = dict.fromkeys(calls, 1)
 
     def sample(name: str) -> float:
