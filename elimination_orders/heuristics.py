@@ -18,8 +18,19 @@ from typing import Any, Literal
 
 from elimination_orders.bitgraph import BitProblem, bits
 from elimination_orders.errors import InvalidOrderError
+from elimination_orders.graph import EliminationGraph, Vertex
+from elimination_orders.objectives import resolve_objective
+from elimination_orders.tensorgraph import number_problem
 
-__all__ = ["CRITERIA", "HEURISTICS", "Criterion", "check_names", "greedy_order", "tie_set"]
+__all__ = [
+    "CRITERIA",
+    "HEURISTICS",
+    "Criterion",
+    "check_names",
+    "greedy_order",
+    "heuristic_order",
+    "tie_set",
+]
 
 Problem = Any  # BitProblem | TensorProblem
 State = Any  # BitState | TensorState
@@ -299,3 +310,15 @@ def check_names(argument: str, names: Iterable[str]) -> None:
                 f"{argument}: unknown heuristic {name!r}. Expected some of "
                 f"{', '.join(map(repr, HEURISTICS))}."
             )
+
+
+def heuristic_order(graph: EliminationGraph, name: str) -> tuple[Vertex, ...]:
+    """The order of a heuristic alone, without the cost and the lower bound of `find_order`.
+
+    Args:
+        graph: the graph to eliminate from.
+        name: a key of `HEURISTICS`.
+    """
+    check_names("name", (name,))
+    found = HEURISTICS[name](number_problem(graph, resolve_objective("muls")))
+    return tuple(graph.eliminable[i] for i in found)

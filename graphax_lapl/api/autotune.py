@@ -6,7 +6,6 @@ import functools
 import hashlib
 import importlib.util
 import json
-import statistics
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,8 +14,6 @@ from typing import Any
 
 import jax
 import numpy as np
-
-from elimination_orders import StoredText, cache_folder
 
 from ..errors import InvalidArgumentError
 from .plan import Plan
@@ -150,6 +147,8 @@ def measured_winner(
             f"order=Autotune(...): none of {', '.join(map(repr, candidates))} suits the function."
         )
     key = _key(wanted, tuple(candidates), first, inputs, (operator, sparse))
+    from elimination_orders import StoredText, cache_folder
+
     folder = wanted.folder or cache_folder() / "autotune"
     stored = StoredText(folder / f"verdict-{key}.json")
     known = _winner(stored.read())
@@ -246,6 +245,8 @@ def _finished(program: Callable[..., Any], arguments: list[np.ndarray]) -> Any:
 
 def _race(calls: Mapping[str, Callable[[], Any]], wanted: Autotune) -> dict[str, float]:
     """Median seconds of a call of each candidate, sampled in turns."""
+    import statistics  # nothing else needs it
+
     repeats = dict.fromkeys(calls, 1)
 
     def sample(name: str) -> float:

@@ -7,20 +7,11 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 
-from elimination_orders import (
-    ORDERS,
-    EliminationGraph,
-    FineResult,
-    OrderResult,
-    Strategy,
-    find_order,
-)
-from elimination_orders import InvalidOrderError as PlannerOrderError
-from elimination_orders import Program as StraightLineProgram
+from elimination_orders import HEURISTICS, EliminationGraph, heuristic_order
 
 from ..edges.algebra import add, compose
 from ..edges.operations import Recipe
@@ -29,10 +20,15 @@ from ..errors import InvalidOrderError, InvalidTypeError, PlanMismatchError
 from ..graph.computational_graph import ComputationalGraph, edge_kind
 from .compression import COMPRESSED_ORDERS, Compressed
 
+if TYPE_CHECKING:
+    from elimination_orders import FineResult, OrderResult, Strategy
+    from elimination_orders import Program as StraightLineProgram
+
 __all__ = [
     "EdgeCosts",
     "EliminationOrder",
     "elimination_graph",
+    "is_strategy",
     "meeting_orders",
     "parting_orders",
     "resolve_order",
@@ -130,6 +126,15 @@ def elimination_graph(graph: ComputationalGraph, unit: str = "ad") -> Eliminatio
     )
 
 
+def is_strategy(order: Any) -> TypeGuard[str | Strategy]:
+    """Whether an order is a name, or an object that finds one: nothing that depends on a graph."""
+    if isinstance(order, str):
+        return True
+    from elimination_orders import Strategy  # searches take long to import
+
+    return isinstance(order, Strategy)
+
+
 def resolve_order(order: Any, graph: ComputationalGraph) -> EliminationOrder:
     """The order that a specification means for `graph`.
 
@@ -148,8 +153,11 @@ def resolve_order(order: Any, graph: ComputationalGraph) -> EliminationOrder:
         InvalidTypeError: for anything else.
     """
     eliminable = graph.eliminable
-    if isinstance(order, str | Strategy):
+    if is_strategy(order):
         return _found(order, graph)
+    from elimination_orders import ORDERS, FineResult, OrderResult
+    from elimination_orders import Program as StraightLineProgram
+
     if isinstance(order, FineResult | StraightLineProgram):
         return _finer(order, graph)
     if isinstance(order, OrderResult):
@@ -179,8 +187,11 @@ def resolve_order(order: Any, graph: ComputationalGraph) -> EliminationOrder:
 
 def _found(order: str | Strategy, graph: ComputationalGraph) -> EliminationOrder:
     """Ask the planner for an order."""
-    name = type(order).__name__
-    if isinstance(order, str):
+    name = order.lower() if isinstance(order, str) else type(order).__name__
+    if isinstance(order, str) and name not in HEURISTICS:
+        from elimination_orders import ORDERS
+        from elimination_orders import InvalidOrderError as PlannerOrderError
+
         try:
             name = ORDERS.resolve(order)
         except PlannerOrderError as error:
@@ -194,18 +205,28 @@ def _found(order: str | Strategy, graph: ComputationalGraph) -> EliminationOrder
     if name == "reverse":
         return EliminationOrder(eliminable[::-1], graph.fingerprint, name)
     planner_graph = elimination_graph(graph)
+    if name in HEURISTICS:
+        found = heuristic_order(planner_graph, name)
+        return EliminationOrder(_ids(found), graph.fingerprint, name)
     if name == "search" and not planner_graph.is_scalar:
         # Every new product is a question to the edge algebra: a bounded number of them.
         order = "auto"
+    from elimination_orders import FineResult, find_order
+
     result: OrderResult | FineResult = find_order(planner_graph, order)
     if isinstance(result, FineResult):
         return _finer(result, graph)
-    vertices = tuple(int(vertex) for vertex in result.order)  # type: ignore[call-overload]
-    return EliminationOrder(vertices, graph.fingerprint, name)
+    return EliminationOrder(_ids(result.order), graph.fingerprint, name)
+
+
+def _ids(order: Sequence[Any]) -> tuple[int, ...]:
+    return tuple(int(vertex) for vertex in order)
 
 
 def _finer(order: FineResult | StraightLineProgram, graph: ComputationalGraph) -> EliminationOrder:
     """Edge or face eliminations, which must be about exactly the arrows of the graph."""
+    from elimination_orders import FineResult
+
     steps = order.program if isinstance(order, FineResult) else order
     if set(steps.partials) != set(graph.arrows):
         raise PlanMismatchError(

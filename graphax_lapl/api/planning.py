@@ -18,8 +18,6 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
-from elimination_orders import Strategy
-
 from ..errors import InvalidArgumentError, InvalidOrderError
 from ..graph.computational_graph import ComputationalGraph
 from ..graph.inline import flatten_jaxpr
@@ -27,6 +25,7 @@ from ..graph.keys import Unstable, listing_key
 from ..graph.listing import Listing
 from ..graph.meshes import inside, run_inside
 from ..graph.tracing import Traced, is_traced, trace
+from ..program.builder import Begun
 from ..rules import treatment
 from ..rules.custom import registry_version
 from ..rules.lowering import lower
@@ -35,7 +34,7 @@ from .autotune import CANDIDATES, Autotune, Inputs, as_autotune, measured_winner
 from .compressed import cheaper_compressed, compressed_plan, suits
 from .compression import COMPRESSED_ORDERS, Compressed
 from .fallbacks import Fallback, announce, noted_fallbacks, refuse
-from .orders import EliminationOrder, parting_orders, resolve_order
+from .orders import EliminationOrder, is_strategy, parting_orders, resolve_order
 from .placement import specs_of
 from .plan import Plan
 
@@ -291,7 +290,7 @@ def plan_for(prepared: Prepared, order: Any, sparse: bool = False) -> Plan:
         order = COMPRESSED_ORDERS.get(order.lower(), order)
     if isinstance(order, Compressed):
         return _remembered(prepared, order, lambda: _compressed(prepared, order))
-    named = isinstance(order, str | Strategy)
+    named = is_strategy(order)
     wanted = order if named else resolve_order(order, prepared.graph)
     return _remembered(
         prepared, wanted, lambda: _built(prepared, resolve_order(wanted, prepared.graph))
@@ -359,7 +358,7 @@ def programmed(
             return _renamed(plan, f"auto ({plan.order.method})")
 
         return _remembered(prepared, (wanted, "auto"), chosen)
-    key = order if isinstance(order, str | Strategy) else _vertex_order(order, graph)
+    key = order if is_strategy(order) else _vertex_order(order, graph)
     return _remembered(prepared, (wanted, key), lambda: best([_vertex_order(key, graph)]))
 
 
@@ -449,13 +448,14 @@ def _cheapest(prepared: Prepared) -> Plan:
     names = ("reverse",) if after == 1 < before else AUTO_ORDERS
     orders = (resolve_order(name, graph) for name in names)
     tried: set[tuple[int, ...]] = set()
+    begun = Begun(graph)
     for order in itertools.chain(orders, parting_orders(graph, min(before, after))):
         if order.vertices in tried:
             continue
         tried.add(order.vertices)
         # An order that is hopeless is given up before its program is complete.
         limit = None if best is None else 2 * best.predicted_work
-        plan = Plan.build(graph, order, limit)
+        plan = Plan.build(graph, order, limit, begun)
         if plan is not None and (best is None or plan.predicted_work < best.predicted_work):
             best = plan
         if order.method == "forward" and best is not None and best.program.longest_sum > LONG_SUM:

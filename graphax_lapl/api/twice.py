@@ -18,8 +18,6 @@ import numpy as np
 from jax import Array
 from jax.extend.core import jaxpr_as_fun
 
-from elimination_orders import Strategy
-
 from ..errors import GraphaxLaplError, InvalidTypeError, no_rule_refused
 from ..graph.inline import CUSTOM_CALLS
 from ..graph.tracing import Traced
@@ -27,7 +25,7 @@ from ..graph.users_rules import is_users_rule
 from ..program.laplacian import Metric
 from .autotune import as_autotune
 from .jacobian import jacve
-from .orders import resolve_order
+from .orders import is_strategy, resolve_order
 from .planning import Prepared
 
 __all__ = [
@@ -134,7 +132,7 @@ def hessian_blocks(prepared: Prepared, order: Any, sparse: bool) -> list[list[li
     tuned = as_autotune(order)
     if tuned is not None:  # the candidates by name are about another operator
         order = dataclasses.replace(tuned, candidates=None)
-    elif not isinstance(order, str | Strategy):
+    elif not is_strategy(order):
         resolve_order(order, prepared.graph)  # it is checked, but the graph here is another one
         order = "auto"
     rows = iter(jacve(first, order=order, sparse_representation=sparse)(leaves))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from .values import immutable
 
 __all__ = ["Box", "bounding", "difference", "intersect"]
 
 
-@dataclass(frozen=True)
+@immutable
 class Box:
     """All labels with `starts <= label < ends`."""
 

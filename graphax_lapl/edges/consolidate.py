@@ -18,6 +18,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from .boxes import Box, bounding, difference, intersect
 from .contract import materialize_all, multiply_out
@@ -27,6 +28,7 @@ from .maps import IndexMap, label
 from .merge import Item, plain_value
 from .operations import Overlay, Patch, RecipeWriter
 from .terms import Factor, Number, Term
+from .values import immutable
 
 __all__ = ["consolidate"]
 
@@ -40,7 +42,7 @@ MAX_IDLE = 0.5
 Vector = tuple[int, ...]
 
 
-@dataclass(frozen=True)
+@immutable
 class Frame:
     """How the labels of a term move through the matrix.
 
@@ -127,15 +129,11 @@ def consolidate(items: list[Item], shape: Sequence[int], writer: RecipeWriter) -
     result: list[Item] = []
     chosen: list[tuple[Item, dict[Vector, int], Vector, Frame]] = []
     for item in items:
-        moves = _moves(item[0])
-        sizes = item[0].sizes
-        frame = None
-        if moves is not None:
-            frame = Frame.of({v: sizes[n] for v, n in moves.items()}, item[0].conj)
-        if moves is None or frame is None:
+        placed = _placed(item[0])
+        if placed is None:
             result.append(item)
         else:
-            chosen.append((item, moves, _offsets(item[0]), frame))
+            chosen.append((item, *placed))
     frames = {frame for *_, frame in chosen}
     bands = _bands(chosen) if crowded else {}
     targets = sorted(
@@ -167,8 +165,15 @@ def _moves(term: Term) -> dict[Vector, int] | None:
     return moves if len(moves) == len(term.sizes) else None
 
 
-def _offsets(term: Term) -> Vector:
-    return tuple(axis.offset for axis in (*term.out, *term.into))
+@lru_cache(maxsize=1 << 14)
+def _placed(term: Term) -> tuple[dict[Vector, int], Vector, Frame] | None:
+    """The labels of a term by their vectors, its offsets and its frame; None without a frame."""
+    moves = _moves(term)
+    if moves is None:
+        return None
+    frame = Frame.of({v: term.sizes[n] for v, n in moves.items()}, term.conj)
+    offsets = tuple(axis.offset for axis in (*term.out, *term.into))
+    return None if frame is None else (moves, offsets, frame)
 
 
 def _bands(

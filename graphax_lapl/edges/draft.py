@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from .maps import IndexMap, constant, from_values, label
+from .maps import IndexMap, Part, constant, from_values, label
 from .masks import Limit, Mask, joined, tabulated
 from .terms import Factor, Number, Term
 
@@ -54,24 +54,16 @@ class Draft:
     @classmethod
     def of(cls, term: Term, operands: list[int], first_label: int = 0) -> Draft:
         """A draft of a finished term, with labels numbered from `first_label`."""
-        names = {n: n + first_label for n in term.labels} if first_label else {}
-
-        def rename(axes: tuple[IndexMap, ...]) -> list[IndexMap]:
-            return [axis.renamed(names) for axis in axes] if names else list(axes)
-
-        limits: list[Limit] = list(term.limits)
-
+        if first_label:
+            term = term.moved(first_label)
         return cls(
-            {n + first_label: size for n, size in enumerate(term.sizes)},
-            rename(term.out),
-            rename(term.into),
-            [
-                DraftFactor(operand, replace(f, axes=tuple(rename(f.axes))) if names else f)
-                for operand, f in zip(operands, term.factors, strict=True)
-            ],
+            dict(enumerate(term.sizes, first_label)),
+            list(term.out),
+            list(term.into),
+            [DraftFactor(operand, f) for operand, f in zip(operands, term.factors, strict=True)],
             term.coefficient,
             term.conj,
-            limits=[limit.renamed(names) for limit in limits] if names else limits,
+            limits=list(term.limits),
         )
 
     def copy(self) -> Draft:
@@ -91,7 +83,7 @@ class Draft:
     @property
     def position_labels(self) -> set[int]:
         """Labels that occur in output or input maps."""
-        return {name for axis in (*self.out, *self.into) for name in axis.labels}
+        return {name for axis in [*self.out, *self.into] for name in axis.labels}
 
     def storage_order(self, labels: Iterable[int]) -> tuple[int, ...]:
         """Labels as the axes of a product: shared by output and input, input's, output's.
@@ -140,7 +132,7 @@ class Draft:
                 axes = replaced(item.factor.axes)
                 if axes is None:
                     return False
-                item = DraftFactor(item.operand, replace(item.factor, axes=tuple(axes)))
+                item = DraftFactor(item.operand, item.factor.read(axes))
             factors.append(item)
         self.out, self.into, self.equations, self.factors = out, into, equations, factors
         if self.limits:
@@ -224,7 +216,7 @@ class Draft:
 
     def drop_trivial_labels(self) -> None:
         """Fold labels that select nothing into the coefficient, and labels of size one away."""
-        used = self.position_labels.union(*(f.labels for f in self.factors))
+        used = self.position_labels.union(*[f.labels for f in self.factors])
         for name, size in list(self.sizes.items()):
             if name not in used:
                 self.coefficient = self.coefficient * size
@@ -234,7 +226,9 @@ class Draft:
 
     def _flip_labels(self) -> None:
         """Let every label ascend in the first map where it stands."""
-        for name in list(self.sizes):
+        maps = [*self.out, *self.into]
+        falling = {n for a in maps for n, part in a.parts if isinstance(part, int) and part < 0}
+        for name in [name for name in self.sizes if name in falling]:
             for axis in (*self.out, *self.into):
                 stride = axis.stride(name)
                 if stride is None or stride > 0:
@@ -288,19 +282,22 @@ class Draft:
         limits = self._sharp_limits()
         if any(isinstance(limit, Mask) and not limit.marks.some for limit in limits):
             return None
-        axes = (*self.out, *self.into, *(a for f in self.factors for a in f.factor.axes))
+        axes = [*self.out, *self.into, *[a for f in self.factors for a in f.factor.axes]]
         names = {name: k for k, name in enumerate(_by_appearance(axes))}
+        factors = [f.factor for f in self.factors]
+        out, into = self.out, self.into
+        if any([name != k for name, k in names.items()]):
+            out, into = ([axis.renamed(names) for axis in axes] for axes in (out, into))
+            factors = [f.read([axis.renamed(names) for axis in f.axes]) for f in factors]
+            limits = [limit.renamed(names) for limit in limits]
         term = Term(
-            tuple(self.sizes[name] for name in names),
-            tuple(axis.renamed(names) for axis in self.out),
-            tuple(axis.renamed(names) for axis in self.into),
-            tuple(
-                replace(f.factor, axes=tuple(axis.renamed(names) for axis in f.factor.axes))
-                for f in self.factors
-            ),
+            tuple([self.sizes[name] for name in names]),
+            tuple(out),
+            tuple(into),
+            tuple(factors),
             self.coefficient,
             self.conj,
-            tuple(limit.renamed(names) for limit in limits),
+            tuple(limits),
         )
         return term, [f.operand for f in self.factors]
 
@@ -329,9 +326,9 @@ def _by_appearance(axes: Iterable[IndexMap]) -> Iterable[int]:
     """Labels by first appearance, large strides first within a map."""
     names: dict[int, None] = {}
     for axis in axes:
-        for name, part in sorted(
-            axis.parts, key=lambda item: -abs(item[1]) if isinstance(item[1], int) else 0
-        ):
-            del part
+        parts: Iterable[tuple[int, Part]] = axis.parts
+        if len(axis.parts) > 1:
+            parts = sorted(parts, key=lambda p: -abs(p[1]) if isinstance(p[1], int) else 0)
+        for name, _ in parts:
             names.setdefault(name)
     return names

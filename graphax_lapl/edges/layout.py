@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from .maps import IndexMap
 from .masks import Limit
 from .runs import Run, runs
 from .terms import Structure, Term
+from .values import lazy, record
 
 __all__ = [
     "CoordinateLayout",
@@ -26,7 +27,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class Layer:
     """One value for each of some entries.
 
@@ -40,13 +41,13 @@ class Layer:
     entries: np.ndarray | None
     unique: bool = True
 
-    @cached_property
+    @lazy
     def runs(self) -> tuple[Run, ...]:
         """Its entries as few stretches in which the reads repeat with a period; empty if none."""
         return runs(self.reads) if self.entries is None else ()
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class Placement:
     """How an array of entries is the sum of layers of values.
 
@@ -59,7 +60,7 @@ class Placement:
     layers: tuple[Layer, ...]
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class CoordinateLayout:
     """Coordinate form of a structure.
 

@@ -8,13 +8,16 @@ are values: immutable, hashable, and known while planning.
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from functools import lru_cache
+from operator import itemgetter
 
 import numpy as np
 
-__all__ = ["IndexMap", "Table", "constant", "from_values", "label"]
+from .values import immutable, lazy
+
+__all__ = ["IndexMap", "Part", "Table", "constant", "from_values", "label"]
 
 
 class Table:
@@ -41,9 +44,10 @@ class Table:
 
 
 Part = int | Table
+_name = itemgetter(0)
 
 
-@dataclass(frozen=True)
+@immutable
 class IndexMap:
     """`offset + sum(parts)`: an integer for every assignment of the labels.
 
@@ -55,19 +59,12 @@ class IndexMap:
     offset: int
     parts: tuple[tuple[int, Part], ...]
 
-    def __hash__(self) -> int:
-        return self._hash
-
-    @cached_property
-    def _hash(self) -> int:
-        return hash((self.offset, self.parts))
-
-    @cached_property
+    @lazy
     def labels(self) -> tuple[int, ...]:
         """The labels that the map depends on."""
-        return tuple(name for name, _ in self.parts)
+        return tuple([name for name, _ in self.parts])
 
-    @property
+    @lazy
     def is_affine(self) -> bool:
         """Whether no part is a table."""
         return all(isinstance(part, int) for _, part in self.parts)
@@ -115,10 +112,13 @@ class IndexMap:
         Raises:
             ValueError: where two labels would become one.
         """
-        parts = sorted(((names.get(n, n), p) for n, p in self.parts), key=lambda item: item[0])
-        if len({name for name, _ in parts}) < len(parts):
-            raise ValueError(f"labels of {self} renamed to one: {names}")
-        return IndexMap(self.offset, tuple(parts))
+        parts = [(names.get(n, n), p) for n, p in self.parts]
+        if len(parts) > 1:
+            parts.sort(key=_name)
+            if any(one[0] == other[0] for one, other in itertools.pairwise(parts)):
+                raise ValueError(f"labels of {self} renamed to one: {names}")
+        renamed = tuple(parts)
+        return self if renamed == self.parts else IndexMap(self.offset, renamed)
 
     def shifted(self, amount: int) -> IndexMap:
         """The map plus a constant."""
@@ -157,10 +157,10 @@ class IndexMap:
         Returns None where the label goes through a table and the expression has more than one
         label, which has no closed form. `sizes` are those of the expression's labels.
         """
-        part = dict(self.parts).get(name)
-        if part is None:
+        if name not in self.labels:
             return self
-        rest = IndexMap(self.offset, tuple(item for item in self.parts if item[0] != name))
+        part = dict(self.parts)[name]
+        rest = IndexMap(self.offset, tuple([item for item in self.parts if item[0] != name]))
         if isinstance(part, int):
             return rest.plus(expression.scaled(part), sizes)
         if not expression.parts:
@@ -186,6 +186,7 @@ def constant(position: int) -> IndexMap:
     return IndexMap(int(position), ())
 
 
+@lru_cache(maxsize=4096)
 def label(name: int, stride: int = 1, offset: int = 0) -> IndexMap:
     """The affine map `offset + stride * label`."""
     return IndexMap(int(offset), ((name, int(stride)),)) if stride else constant(offset)
@@ -211,7 +212,7 @@ def _add_parts(first: Part, second: Part, size: int) -> Part:
 
 def _normal(offset: int, parts: Iterable[tuple[int, Part]]) -> IndexMap:
     kept: list[tuple[int, Part]] = []
-    for name, part in sorted(parts, key=lambda item: item[0]):
+    for name, part in sorted(parts, key=_name):
         if isinstance(part, Table):
             affine = from_values(name, part.values)
             offset += affine.offset

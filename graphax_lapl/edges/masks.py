@@ -12,12 +12,11 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
 from .maps import IndexMap, label
+from .values import immutable, lazy
 
 __all__ = ["MAX_MASK", "Limit", "Mask", "either", "joined", "pattern_mask", "tabulated"]
 
@@ -47,7 +46,7 @@ class _Marks:
         return isinstance(other, _Marks) and self._digest == other._digest
 
 
-@dataclass(frozen=True)
+@immutable
 class Mask:
     """A static table of where a term has entries, read through index maps as a factor is.
 
@@ -59,7 +58,7 @@ class Mask:
     axes: tuple[IndexMap, ...]
     marks: _Marks
 
-    @cached_property
+    @lazy
     def labels(self) -> tuple[int, ...]:
         """The labels that the mask depends on, ascending."""
         return tuple(sorted({name for axis in self.axes for name in axis.labels}))

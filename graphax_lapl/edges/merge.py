@@ -29,6 +29,8 @@ def merge(items: Iterable[Item], writer: RecipeWriter) -> list[Item]:
 
 def _merge(group: list[Item], writer: RecipeWriter) -> list[Item]:
     """Add terms of one pattern where their sum is no larger than they are."""
+    if len(group) == 1:
+        return [item for item in group if item[0].factors or item[0].coefficient != 0]
     constants = [item for item in group if not item[0].factors]
     variable = [item for item in group if item[0].factors]
     total: Number = sum(term.coefficient for term, _ in constants)

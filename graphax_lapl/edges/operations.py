@@ -7,13 +7,14 @@ builder replays it on the slots of two concrete edges.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 from .maps import IndexMap
 from .terms import Number, Opaque, Structure
+from .values import immutable, lazy
 
 __all__ = [
     "ApplyOpaque",
@@ -37,7 +38,7 @@ FEW_TERMS = 4
 WRITTEN_OUT = 1 << 10
 
 
-@dataclass(frozen=True)
+@immutable
 class Cost:
     """Counted cost of a piece of a program.
 
@@ -63,7 +64,7 @@ class Cost:
         )
 
 
-@dataclass(frozen=True)
+@immutable
 class Read:
     """How an operand is read inside an einsum: one index map per axis, perhaps conjugated."""
 
@@ -75,7 +76,7 @@ class Read:
         return {name for axis in self.axes for name in axis.labels}
 
 
-@dataclass(frozen=True)
+@immutable
 class Einsum:
     """`out[output] = coefficient * sum(prod(reads))`, summed over all labels not in `output`.
 
@@ -110,7 +111,7 @@ class Einsum:
             and math.prod(size for _, size in self.sizes) <= WRITTEN_OUT
         )
 
-    @cached_property
+    @lazy
     def cost(self) -> Cost:
         """Counted cost: one multiplication per assignment of the labels where two factors meet."""
         sizes = dict(self.sizes)
@@ -126,7 +127,7 @@ class Einsum:
         )
 
 
-@dataclass(frozen=True)
+@immutable
 class Combine:
     """`out[output] = constant + sum(coefficient_k * operand_k)`, broadcast to the output labels.
 
@@ -148,7 +149,7 @@ class Combine:
         sizes = dict(self.sizes)
         return tuple(sizes[name] for name in self.output)
 
-    @cached_property
+    @lazy
     def cost(self) -> Cost:
         """Counted cost."""
         sizes = dict(self.sizes)
@@ -161,7 +162,7 @@ class Combine:
         )
 
 
-@dataclass(frozen=True)
+@immutable
 class Patch:
     """Where one operand, or a number, goes in an `Overlay`.
 
@@ -178,7 +179,7 @@ class Patch:
     extents: tuple[int, ...]
 
 
-@dataclass(frozen=True)
+@immutable
 class Overlay:
     """A sum of arrays that each fill a box of the result and repeat along labels they lack.
 
@@ -195,7 +196,7 @@ class Overlay:
         """Shape of the result."""
         return tuple(size for _, size in self.sizes)
 
-    @cached_property
+    @lazy
     def cost(self) -> Cost:
         """Counted cost: an addition wherever two patches overlap."""
         names = [name for name, _ in self.sizes]
@@ -214,7 +215,7 @@ class Overlay:
         )
 
 
-@dataclass(frozen=True)
+@immutable
 class Assemble:
     """The dense array of shape `out_shape + in_shape` of a structure, from its factors."""
 
@@ -225,7 +226,7 @@ class Assemble:
         """Shape of the result."""
         return (*self.structure.out_shape, *self.structure.in_shape)
 
-    @cached_property
+    @lazy
     def cost(self) -> Cost:
         """Counted cost: products of lazy factors, one addition per further overlapping term."""
         muls = 0
@@ -243,7 +244,7 @@ class Assemble:
         )
 
 
-@dataclass(frozen=True)
+@immutable
 class ApplyOpaque:
     """Apply an opaque linear map to the rows (`reverse`) or columns (`forward`) of an array.
 
@@ -263,7 +264,7 @@ class ApplyOpaque:
         kept = self.map_shape[core:] if self.reverse else self.map_shape[self.opaque.batch : core]
         return (*self.extra, *self.map_shape[: self.opaque.batch], *kept)
 
-    @cached_property
+    @lazy
     def cost(self) -> Cost:
         """A rough count: each application touches its input and its output once."""
         split = self.opaque.batch + self.opaque.outputs
@@ -277,7 +278,7 @@ class ApplyOpaque:
         return Cost(muls=work, adds=work, elements=2 * touched)
 
 
-@dataclass(frozen=True)
+@immutable
 class MaterializeOpaque:
     """The array of an opaque linear map, by the cheaper of its columns and its rows."""
 
@@ -299,7 +300,7 @@ class MaterializeOpaque:
         """Shape of the result."""
         return self.map_shape
 
-    @cached_property
+    @lazy
     def cost(self) -> Cost:
         """Cost of pushing the smaller identity through."""
         split = self.opaque.batch + self.opaque.outputs
@@ -312,7 +313,9 @@ Operation = Einsum | Combine | Overlay | Assemble | ApplyOpaque | MaterializeOpa
 
 def canonical(operation: Operation, inputs: tuple[int, ...]) -> tuple[Operation, tuple[int, ...]]:
     """The operation with factors and summands in the order of their slots: `b * a` is `a * b`."""
-    if not isinstance(operation, Einsum | Combine) or inputs == tuple(sorted(inputs)):
+    if len(inputs) < 2 or not isinstance(operation, Einsum | Combine):
+        return operation, inputs
+    if all([one <= other for one, other in itertools.pairwise(inputs)]):
         return operation, inputs
     order = sorted(range(len(inputs)), key=lambda k: inputs[k])
     slots = tuple(inputs[k] for k in order)
@@ -321,7 +324,7 @@ def canonical(operation: Operation, inputs: tuple[int, ...]) -> tuple[Operation,
     return replace(operation, operands=tuple(operation.operands[k] for k in order)), slots
 
 
-@dataclass(frozen=True)
+@immutable
 class Recipe:
     """What composing or adding two structures takes.
 

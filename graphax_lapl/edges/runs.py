@@ -6,9 +6,9 @@ column j of every row of three is one slice of one diagonal.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+
+from .values import immutable
 
 __all__ = ["Run", "runs"]
 
@@ -20,7 +20,7 @@ MAX_RUNS = 5
 MAX_REST = 64
 
 
-@dataclass(frozen=True)
+@immutable
 class Run:
     """Positions `first <= k < last` of a list.
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -19,6 +19,7 @@ import numpy as np
 from .layout import Placement, coordinate_layout, diagonal_placement, moved_placement
 from .maps import constant, label
 from .terms import Factor, Number, Structure, Term, with_terms
+from .values import immutable
 
 __all__ = ["Storage", "StoredArray", "full_storage", "storage_of", "stored_placement"]
 
@@ -30,7 +31,7 @@ MAX_STACKED = 1 << 13
 MAX_JOINED = 1 << 10
 
 
-@dataclass(frozen=True)
+@immutable
 class StoredArray:
     """One array of a sparse result; exactly one of the first four is set.
 
@@ -53,7 +54,7 @@ class StoredArray:
     joined: bool = False
 
 
-@dataclass(frozen=True)
+@immutable
 class Storage:
     """How a block is stored.
 

@@ -27,19 +27,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from typing import Final
 
 from .maps import IndexMap
 from .masks import Limit
+from .values import immutable, lazy
 
 __all__ = ["Factor", "Number", "Opaque", "Structure", "Term", "intern_structure", "with_terms"]
 
 Number = int | float | complex
 
 
-@dataclass(frozen=True)
+@immutable
 class Opaque:
     """What is known of a factor that is a linear map given only by its `jvp` and `vjp`.
 
@@ -58,7 +58,7 @@ class Opaque:
     work: int | None = None
 
 
-@dataclass(frozen=True)
+@immutable
 class Factor:
     """An array of `shape`, read at position `axes[k](labels)` along axis k.
 
@@ -74,13 +74,17 @@ class Factor:
     conj: bool = False
     opaque: Opaque | None = None
 
-    @cached_property
+    @lazy
     def labels(self) -> frozenset[int]:
         """Labels that the factor depends on."""
-        return frozenset(name for axis in self.axes for name in axis.labels)
+        return frozenset([name for axis in self.axes for name in axis.labels])
+
+    def read(self, axes: Iterable[IndexMap]) -> Factor:
+        """The same array read through other maps."""
+        return Factor(tuple(axes), self.shape, self.conj, self.opaque)
 
 
-@dataclass(frozen=True)
+@immutable
 class Term:
     """One unevaluated einsum with index maps; see the module's docstring.
 
@@ -103,7 +107,7 @@ class Term:
     conj: bool = False
     limits: tuple[Limit, ...] = ()
 
-    @cached_property
+    @lazy
     def pattern(self) -> tuple[object, ...]:
         """What two terms must share for their values to be added elementwise."""
         kept = tuple(self.sizes[n] if n in self.position_labels else 0 for n in self.labels)
@@ -114,22 +118,40 @@ class Term:
         """All labels of the term."""
         return range(len(self.sizes))
 
-    @cached_property
+    @lazy
     def position_labels(self) -> frozenset[int]:
         """Labels that occur in an output or input index map."""
-        return frozenset(name for axis in (*self.out, *self.into) for name in axis.labels)
+        return frozenset([name for axis in (*self.out, *self.into) for name in axis.labels])
 
-    @property
+    @lazy
     def entries(self) -> int:
         """Number of values the term spreads over the matrix (coinciding ones counted apart)."""
         return math.prod(self.sizes[name] for name in self.position_labels)
 
-    @property
+    @lazy
     def stored(self) -> int:
         """Number of elements in its factors as they are read; at least one."""
-        return max(
-            1, sum(math.prod(self.sizes[n] for n in factor.labels) for factor in self.factors)
-        )
+        sizes = self.sizes
+        return max(1, sum([math.prod([sizes[n] for n in f.labels]) for f in self.factors]))
+
+    @lazy
+    def _moved(self) -> dict[int, Term]:
+        return {}
+
+    def moved(self, first: int) -> Term:
+        """The same term with labels `range(first, first + len(sizes))`."""
+        if first not in self._moved:
+            names = {n: n + first for n in self.labels}
+            self._moved[first] = Term(
+                self.sizes,
+                tuple([axis.renamed(names) for axis in self.out]),
+                tuple([axis.renamed(names) for axis in self.into]),
+                tuple([f.read([axis.renamed(names) for axis in f.axes]) for f in self.factors]),
+                self.coefficient,
+                self.conj,
+                tuple([limit.renamed(names) for limit in self.limits]),
+            )
+        return self._moved[first]
 
     def scaled(self, number: Number) -> Term:
         """The term times a number known while planning."""
@@ -157,9 +179,10 @@ class Structure:
         terms: the terms; an empty tuple is the zero map (never kept in a graph).
         complex_out: whether the output array is complex.
         complex_in: whether the input array is complex.
+        factors: the factors of all terms in order: one slot each.
     """
 
-    __slots__ = ("complex_in", "complex_out", "in_shape", "key", "out_shape", "terms")
+    __slots__ = ("complex_in", "complex_out", "factors", "in_shape", "out_shape", "terms")
 
     def __init__(
         self,
@@ -175,12 +198,7 @@ class Structure:
         self.terms = terms
         self.complex_out = complex_out
         self.complex_in = complex_in
-        self.key: Final = (out_shape, in_shape, terms, complex_out, complex_in)
-
-    @property
-    def factors(self) -> tuple[Factor, ...]:
-        """The factors of all terms in order: one slot each."""
-        return tuple(factor for term in self.terms for factor in term.factors)
+        self.factors: Final = tuple([factor for term in terms for factor in term.factors])
 
     @property
     def size(self) -> int:
@@ -207,7 +225,8 @@ class Structure:
         return f"Structure({self.out_shape} <- {self.in_shape}: {terms})"
 
 
-_interned: dict[tuple[object, ...], Structure] = {}
+_Key = tuple[tuple[int, ...], tuple[int, ...], tuple[Term, ...], bool, bool]
+_interned: dict[_Key, Structure] = {}
 
 
 def intern_structure(
@@ -218,8 +237,9 @@ def intern_structure(
     complex_in: bool = False,
 ) -> Structure:
     """Return the one structure with these fields."""
-    made = Structure(tuple(out_shape), tuple(in_shape), tuple(terms), complex_out, complex_in)
-    return _interned.setdefault(made.key, made)
+    key = (tuple(out_shape), tuple(in_shape), tuple(terms), complex_out, complex_in)
+    found = _interned.get(key)
+    return _interned.setdefault(key, Structure(*key)) if found is None else found
 
 
 def with_terms(structure: Structure, terms: Iterable[Term]) -> Structure:

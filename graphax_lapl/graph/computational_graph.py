@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..edges.operations import Recipe
 from ..edges.terms import Structure
+from ..edges.values import immutable
 from ..plotting import figure_and_axes
 from .listing import Equation, Listing
 
@@ -24,7 +25,7 @@ __all__ = ["Arrow", "ComputationalGraph", "Vertex", "VertexName"]
 VertexName = int | str
 
 
-@dataclass(frozen=True)
+@immutable
 class Vertex:
     """An array of the function.
 
@@ -55,7 +56,7 @@ class Vertex:
         return self.equation.source if self.equation is not None else ""
 
 
-@dataclass(frozen=True)
+@immutable
 class Arrow:
     """A local partial: the recipe that adds its pieces up, and where their values come from."""
 
@@ -107,8 +108,11 @@ class ComputationalGraph:
     @cached_property
     def fingerprint(self) -> str:
         """A digest of vertices, primitives, shapes, dtypes and arrows; orders carry it."""
-        text = [f"{v.name}|{v.primitive}|{v.shape}|{v.dtype}" for v in self.vertices]
-        text += [f"{u}>{v}|{arrow.structure!r}" for (u, v), arrow in self.arrows.items()]
+        dtypes = {v.dtype: str(v.dtype) for v in self.vertices}
+        text = [f"{v.name}|{v.primitive}|{v.shape}|{dtypes[v.dtype]}" for v in self.vertices]
+        structures = {arrow.structure for arrow in self.arrows.values()}
+        shown = {structure: repr(structure) for structure in structures}
+        text += [f"{u}>{v}|{shown[arrow.structure]}" for (u, v), arrow in self.arrows.items()]
         text += [str(self.inputs), str(self.outputs)]
         return hashlib.blake2b("\n".join(text).encode(), digest_size=12).hexdigest()
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -20,6 +19,7 @@ import numpy as np
 from jax import dtypes, lax
 from jax.extend.core import jaxpr_as_fun
 
+from ..edges.values import immutable
 from .calls import CUSTOM_CALLS, INLINED_CALLS
 from .known_values import (
     MAX_KNOWN,
@@ -43,6 +43,7 @@ BARRIERS = frozenset({"stop_gradient"})
 NEVER_KNOWN = frozenset(
     {"while", "scan", "cond", "threefry2x32", "random_bits", "random_seed", "pvary", "pcast"}
 )
+
 #: What to do with an equation on an active input: keep it ("rule", or "rule:name" for a call that
 #: is recognised as a whole), inline its tangent program ("linearize"), its body ("inline") or its
 #: steps ("unroll"), or keep it as an opaque linear map ("opaque"). A function is the rule that its
@@ -51,7 +52,7 @@ KNOWN_CALL = "rule:"
 Treatment = Callable[[Any, dict[str, Any], tuple[str, ...]], str | Callable[..., Any]]
 
 
-@dataclass(frozen=True)
+@immutable
 class _Reference:
     """An atom in a scope, and how many orders of derivatives flow through it.
 

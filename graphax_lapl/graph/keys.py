@@ -35,8 +35,9 @@ def listing_key(listing: Listing) -> Hashable:
         )
         for equation in listing.equations
     )
+    dtypes = {v.dtype: str(v.dtype) for v in listing.variables}
     return (
-        tuple((v.shape, str(v.dtype), v.weak_type) for v in listing.variables),
+        tuple((v.shape, dtypes[v.dtype], v.weak_type) for v in listing.variables),
         tuple(listing.constants),
         tuple(listing.inputs),
         equations,

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 from jax.extend import source_info_util
 
+from ..edges.values import immutable, lazy, record
+
 __all__ = [
     "Atom",
     "Constant",
@@ -26,7 +28,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
+@immutable
 class Variable:
     """Type of a variable: shape, dtype, and whether the dtype is weak."""
 
@@ -34,12 +36,12 @@ class Variable:
     dtype: Any
     weak_type: bool = False
 
-    @property
+    @lazy
     def differentiable(self) -> bool:
         """Whether the dtype is real or complex floating point."""
         return _is_inexact(self.dtype)
 
-    @property
+    @lazy
     def is_complex(self) -> bool:
         """Whether the dtype is complex."""
         return np.issubdtype(self.dtype, np.complexfloating)
@@ -56,7 +58,7 @@ def _is_inexact(dtype: Any) -> bool:
     return bool(dtypes.issubdtype(dtype, np.inexact))
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class Constant:
     """A number or array that stands in an equation as it is."""
 
@@ -71,7 +73,7 @@ class Constant:
 Atom = int | Constant
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class Equation:
     """One application of a primitive.
 

@@ -33,7 +33,7 @@ from .instructions import (
 )
 from .sums import RunningSum
 
-__all__ = ["build_program"]
+__all__ = ["Begun", "build_program"]
 
 Edge = tuple[Structure, tuple[int, ...]]
 
@@ -208,9 +208,9 @@ class Builder:
         """Append the steps of a recipe on concrete slots; the slots of the result's factors."""
         slots = list(operands)
         for operation, positions in recipe.steps:
-            inputs = tuple(slots[position] for position in positions)
+            inputs = tuple([slots[position] for position in positions])
             slots.append(self.operate(operation, inputs, dtype, vertex))
-        return tuple(slots[position] for position in recipe.operands)
+        return tuple([slots[position] for position in recipe.operands])
 
     def operate(
         self,
@@ -220,19 +220,28 @@ class Builder:
         vertex: VertexName | None,
     ) -> int:
         key: Hashable = canonical(operation, inputs)
-        if key not in self.made:
-            slot = self.slot(operation.shape, dtype)
+        slot = self.made.get(key)
+        if slot is None:
+            slot = self.made[key] = self.slot(operation.shape, dtype)
             self.program.instructions.append(
                 EdgeInstruction(operation, inputs, (slot,), dtype, vertex)
             )
-            self.made[key] = slot
-        return self.made[key]
+        return slot
 
     def run(
         self, order: Sequence[VertexName] | StraightLine, max_work: float | None
     ) -> Program | None:
         """Evaluate, take local partials, eliminate in order, collect the blocks."""
-        edges, into = self.start()
+        return self.finish(order, max_work, *self.start())
+
+    def finish(
+        self,
+        order: Sequence[VertexName] | StraightLine,
+        max_work: float | None,
+        edges: dict[VertexName, dict[VertexName, Edge]],
+        into: dict[VertexName, dict[VertexName, None]],
+    ) -> Program | None:
+        """Eliminate in order what `start` returned, and collect the blocks."""
         if not isinstance(order, Sequence):
             self.follow(order, edges)
             self.collect(edges)
@@ -422,3 +431,24 @@ def build_program(
         max_work: give up, with None, once the eliminations multiply and add more than this.
     """
     return Builder(graph).run(order, max_work)
+
+
+class Begun:
+    """What the programs of one graph have in common, whatever their order.
+
+    Args:
+        graph: the computational graph.
+    """
+
+    def __init__(self, graph: ComputationalGraph):
+        """Evaluate the function and its local partials."""
+        self._builder = Builder(graph)
+        self._edges, self._into = self._builder.start()
+
+    def program(
+        self, order: Sequence[VertexName] | StraightLine, max_work: float | None = None
+    ) -> Program | None:
+        """The program that goes on in an order, as `build_program` makes it."""
+        edges = {u: {**row} for u, row in self._edges.items()}
+        into = {v: {**column} for v, column in self._into.items()}
+        return self._builder.fork().finish(order, max_work, edges, into)

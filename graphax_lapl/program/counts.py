@@ -80,11 +80,6 @@ def count_program(program: Program, convention: str = "ad") -> OpCounts:
         raise InvalidArgumentError(
             f"convention must be one of {', '.join(map(repr, CONVENTIONS))}, got {convention!r}."
         )
-    moved = sum(
-        program.slots[slot].bytes
-        for instruction in program.instructions
-        for slot in (*instruction.inputs, *instruction.outputs)
-    )
     eliminations = Cost()
     for elimination in program.eliminations:
         eliminations = eliminations + elimination.cost
@@ -94,7 +89,18 @@ def count_program(program: Program, convention: str = "ad") -> OpCounts:
     else:
         muls, adds = _emitted(program)
         by_vertex = {e.vertex: e.cost.muls for e in program.eliminations}
+    moved = _bytes_moved(program)
     return OpCounts(muls, adds, moved, program.peak_bytes(), by_vertex, convention)
+
+
+def _bytes_moved(program: Program) -> int:
+    """Bytes that the instructions read and write."""
+    sizes = [slot.bytes for slot in program.slots]
+    return sum(
+        sizes[slot]
+        for instruction in program.instructions
+        for slot in (*instruction.inputs, *instruction.outputs)
+    )
 
 
 def count_function(program: Program) -> int:

@@ -15,6 +15,7 @@ import numpy as np
 
 from ..edges.operations import Combine, Cost, Einsum, Operation
 from ..edges.terms import Structure
+from ..edges.values import immutable, record
 from ..graph.listing import Equation, Listing, Variable
 from ..rules.site import Local, OpaqueMap
 
@@ -33,7 +34,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
+@immutable
 class Slot:
     """Type of a slot.
 
@@ -53,7 +54,7 @@ class Slot:
         return math.prod(self.shape) * int(getattr(self.dtype, "itemsize", 4)) * self.array
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class ConstantInstruction:
     """Put a value known while planning into a slot."""
 
@@ -65,7 +66,7 @@ class ConstantInstruction:
         return "constant"
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class PrimalInstruction:
     """Evaluate an equation of the function."""
 
@@ -77,7 +78,7 @@ class PrimalInstruction:
         return self.equation.name
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class LocalInstruction:
     """Compute a local partial from primal values."""
 
@@ -89,7 +90,7 @@ class LocalInstruction:
         return f"partial {self.local.name}"
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class OpaqueInstruction:
     """Make the linear map of an equation.
 
@@ -106,7 +107,7 @@ class OpaqueInstruction:
         return f"linear map of {self.reference.equation.name}"
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class CurvatureInstruction:
     """Sum an equation's second derivative over columns, by `jvp` of `jvp`.
 
@@ -137,7 +138,7 @@ class CurvatureInstruction:
         return f"second derivative of {self.equation.name}"
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class RowHessianInstruction:
     """Second derivatives of a scalar within the rows of some arrays, by `jvp` of its gradient.
 
@@ -168,7 +169,7 @@ class RowHessianInstruction:
         return f"second derivatives of rows through {len(self.equations)} equations"
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class EdgeInstruction:
     """An operation of the edge algebra, done for vertex `vertex` (None: local or final)."""
 
@@ -205,7 +206,7 @@ Instruction = (
 )
 
 
-@dataclass(frozen=True)
+@immutable
 class Block:
     """The Jacobian of one output leaf with respect to one input leaf.
 
@@ -286,7 +287,8 @@ class Program:
         for slot in [*self.values, *(s for row in self.blocks for b in row for s in b.slots)]:
             last[slot] = len(self.instructions)
         alive = {slot for slot in self.inputs if slot in last}
-        total = sum(self.slots[slot].bytes for slot in alive)
+        sizes = [slot.bytes for slot in self.slots]
+        total = sum(sizes[slot] for slot in alive)
         peak = total
         ends: dict[int, list[int]] = {}
         for slot, step in last.items():
@@ -295,12 +297,12 @@ class Program:
             for slot in instruction.outputs:
                 if slot not in alive:
                     alive.add(slot)
-                    total += self.slots[slot].bytes
+                    total += sizes[slot]
             peak = max(peak, total)
             for slot in ends.get(step, ()):
                 if slot in alive:
                     alive.discard(slot)
-                    total -= self.slots[slot].bytes
+                    total -= sizes[slot]
         return peak
 
     def __str__(self) -> str:
@@ -320,7 +322,7 @@ class Program:
         return "\n".join(lines)
 
 
-@dataclass(frozen=True)
+@immutable
 class Elimination:
     """What eliminating one vertex took.
 

@@ -17,7 +17,7 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -29,8 +29,9 @@ from ..edges.unify import Unsolvable
 from ..errors import GraphaxLaplError
 from ..graph.listing import Equation, scan_counts
 from .bodies import Body, body_of, jaxprs_of
+from .integer_ranges import STEPS, of_table, padded
 from .lowering import pieces_of
-from .possible_values import MAX_INTEGERS, Possible
+from .possible_values import MAX_INTEGERS, Possible, PossibleValues
 from .site import Site
 
 __all__ = ["Patterns", "entry_patterns", "given_integers", "through_body"]
@@ -40,6 +41,8 @@ Patterns = dict[tuple[int, int], np.ndarray]
 
 #: Most entries of a variable times columns that are pushed through a body.
 MAX_HELD = 1 << 20
+#: Longest loop whose integers are followed through all steps at once.
+MAX_STEPS = 1 << 12
 #: Most values of a structure's terms whose positions are listed.
 MAX_LISTED = 1 << 20
 #: Work that one loop or branch is worth, those inside of it included: numbers that are read.
@@ -160,19 +163,19 @@ class _Pushed:
         ]
 
     def step(
-        self, state: dict[int, np.ndarray], given: Mapping[int, Possible], count: int
+        self, state: dict[int, np.ndarray], count: int, values: PossibleValues | None = None
     ) -> dict[int, np.ndarray]:
         """Columns of the outputs, from those of the inputs (by position) that move.
 
         Args:
             state: arrays (entries, columns); an input that is not there does not move.
-            given: what is known of the integers.
             count: number of columns.
+            values: what is known of the integers at this step, where structures change with them.
         """
         held = {self.body.inputs[position]: columns for position, columns in state.items()}
         arrows = self.fixed
-        if self.changing:
-            arrows = sorted([*arrows, *self._changed(given)], key=lambda arrow: arrow[1])
+        if values is not None and self.changing:
+            arrows = sorted([*arrows, *self._changed(values)], key=lambda arrow: arrow[1])
         for u, v, (rows, columns) in arrows:
             if u not in held:
                 continue
@@ -188,9 +191,8 @@ class _Pushed:
         }
 
     def _changed(
-        self, given: Mapping[int, Possible]
+        self, values: PossibleValues
     ) -> list[tuple[int, int, tuple[np.ndarray, np.ndarray]]]:
-        values = self.body.values(given)
         variables = self.body.listing.variables
         found = []
         for equation in self.changing:
@@ -269,7 +271,7 @@ def through_body(body: Body) -> Patterns:
     try:
         with _limited():
             places, count = _columns(body)
-            out = _Pushed(body, {}).step(_identities(places, count), {}, count)
+            out = _Pushed(body, {}).step(_identities(places, count), count)
     except _TooLarge:
         return {}
     return {(i, k): out[k][:, place] for i, place in places.items() for k in out}
@@ -300,7 +302,7 @@ def _while(equation: Equation, given: dict[int, Possible]) -> Patterns:
     places, count = _columns(body)
     pushed = _Pushed(body, {})
     state = _identities(places, count)
-    _until_settled(pushed, state, constants, count, {})
+    _until_settled(pushed, state, constants, count)
     return {
         (i + skipped, k): state[constants + k][:, place]
         for i, place in places.items()
@@ -314,12 +316,11 @@ def _until_settled(
     state: dict[int, np.ndarray],
     constants: int,
     count: int,
-    given: Mapping[int, Possible],
 ) -> dict[int, np.ndarray]:
     """Add to the carries of a state what further steps reach; the outputs of the last step."""
     carries = range(constants, len(pushed.body.inputs))
     while True:
-        out = pushed.step(state, given, count)
+        out = pushed.step(state, count)
         grown = False
         for place in carries:
             columns = out.get(place - constants)
@@ -382,7 +383,7 @@ class _Scan:
         history: list[dict[int, np.ndarray]] = []
         carried: list[dict[int, np.ndarray]] = []
         for step in range(self.length):
-            out = self.pushed.step(state, {}, count)
+            out = self.pushed.step(state, count)
             history.append({k: out[k] for k in stacked if k in out})
             new = {i: state[i] for i in state if i < self.constants}
             new |= {self.constants + k: out[k] for k in range(self.carries) if k in out}
@@ -436,6 +437,62 @@ class _Scan:
             return np.moveaxis(arrived, 0, 1).reshape(height, steps * width)
         return blocks[-1]
 
+    def _values(self) -> Iterator[PossibleValues]:
+        """What is known of the integers at each step, in order."""
+        tables = self._tables()
+        if tables is not None:
+            whole = self.body.values(tables)
+            for row in range(self.length):
+                alone = {k: table.at_row(row) for k, table in tables.items()}
+                yield whole.at_row(row, partial(self.body.values, alone))
+            return
+        integers = {k: p for k, p in self.given.items() if k < self.mapped}
+        for step in self._order():
+            mapped = {k: p.at_step(step) for k, p in self.given.items() if k >= self.mapped}
+            values = self.body.values(integers | mapped)
+            yield values
+            integers = {k: p for k, p in integers.items() if k < self.constants}
+            integers |= self._carried(values)
+
+    def _carried(self, values: PossibleValues) -> dict[int, Possible]:
+        """The integers that a step passes on, by the input of the next one."""
+        found = values.outputs(range(self.carries))
+        return {self.constants + k: possible for k, possible in found.items()}
+
+    def _tables(self) -> dict[int, Possible] | None:
+        """The integers of all steps, a row for each in order; None where they are not settled.
+
+        Those that are carried are taken to grow by what they grow by in the first step; whether
+        they do in all others is seen from what follows from that.
+        """
+        if any((possible.low != possible.high).any() for possible in self.given.values()):
+            return None
+        start = {k: p for k, p in self.given.items() if k < self.mapped}
+        mapped = {k: p for k, p in self.given.items() if k >= self.mapped}
+        order = self._order()
+        first = {k: possible.at_step(order[0]) for k, possible in mapped.items()}
+        following = self._carried(self.body.values(start | first))
+        carried = {k for k in start if k >= self.constants}
+        if following.keys() != carried or self.length > MAX_STEPS:
+            return None
+        tables = {k: possible for k, possible in start.items() if k < self.constants}
+        rows = {k: possible.low[order] for k, possible in mapped.items()}
+        steps = np.arange(self.length)
+        for k in carried:
+            growth = following[k].low - start[k].low
+            rows[k] = start[k].low + steps.reshape(-1, *(1,) * growth.ndim) * growth
+        for k, row in rows.items():
+            dtype = self.body.listing.variables[self.body.listing.inputs[k]].dtype
+            tables[k] = of_table(row.astype(dtype), np.full(row.shape[1:], STEPS, np.int64))
+        values = self.body.values(tables)
+        for k in carried:
+            found = values.of(self.body.listing.outputs[k - self.constants])
+            if found is None or not found.is_told_by(STEPS) or found.values is None:
+                return None
+            if (padded(found.values, self.length)[:-1] != rows[k][1:]).any():
+                return None
+        return tables
+
     def _apart(self) -> Patterns:
         """Steps differ by their integers: each input of each step has columns of its own."""
         places: dict[int, slice] = {}
@@ -450,19 +507,14 @@ class _Scan:
             raise _TooLarge
         state = _identities({i: p for i, p in places.items() if i < self.mapped}, count)
         rows: dict[int, np.ndarray] = {}
-        integers = {k: p for k, p in self.given.items() if k < self.mapped}
-        for step in self._order():
+        for step, values in zip(self._order(), self._values(), strict=True):
             for i, place in places.items():
                 if i >= self.mapped:
                     width = (place.stop - place.start) // self.length
                     state[i] = np.zeros((width, count), bool)
                     start = place.start + step * width
                     state[i][:, start : start + width] = np.eye(width, dtype=bool)
-            known = dict(integers)
-            for k, possible in self.given.items():
-                if k >= self.mapped:
-                    known[k] = possible.at_step(step)
-            out = self.pushed.step(state, known, count)
+            out = self.pushed.step(state, count, values)
             for k in range(self.carries, len(self.body.outputs)):
                 if k in out:
                     height = self._row(k)
@@ -475,9 +527,6 @@ class _Scan:
                 state.pop(self.constants + k, None)
                 if k in out:
                     state[self.constants + k] = out[k]
-            integers = {k: p for k, p in integers.items() if k < self.constants}
-            counted = self.body.values(known).outputs(range(self.carries))
-            integers |= {self.constants + k: possible for k, possible in counted.items()}
         found: Patterns = {
             (i, k): state[self.constants + k][:, place]
             for i, place in places.items()

@@ -22,7 +22,7 @@ from ..edges.maps import from_values, label
 from ..edges.terms import Factor
 from .gathers import MODES, gathered_positions, mirrored_gather
 from .opaque import fallback
-from .positions import placed, written_positions
+from .positions import last_written, placed, written_positions
 from .possible_values import Possible
 from .reach import MAX_LISTED, Slices, box_choices, row_choices, weighted
 from .registry import defrule
@@ -253,17 +253,7 @@ def _scatter(site: Site, i: int, k: int) -> list[Piece]:
     indices = site.settled(1)
     if indices is None:
         return _traced_scatter(site, i, k)
-    updates = np.arange(math.prod(site.shape(2)), dtype=np.int32).reshape(site.shape(2))
-    winner = np.asarray(
-        _concrete(
-            lambda: site.equation.primitive.bind(
-                np.full(site.shape(0), -1, np.int32),
-                indices,
-                updates,
-                **site.equation.primitive.get_bind_params(site.params),
-            )
-        )
-    )
+    winner = last_written(site, indices)
     places = np.nonzero(winner < 0 if i == 0 else winner >= 0)
     if not len(places[0]):
         return []
@@ -375,8 +365,3 @@ def _slices(
 
 def _too_large(site: Site) -> bool:
     return max(math.prod(t.shape) for t in (*site.inputs, *site.outputs)) >= 2**31
-
-
-def _concrete(fun):  # type: ignore[no-untyped-def]
-    with jax.ensure_compile_time_eval():
-        return fun()

@@ -17,6 +17,7 @@ __all__ = [
     "ENTRYWISE",
     "FIXED",
     "MAX_TABLE",
+    "STEPS",
     "WITH_PARAMETERS",
     "Possible",
     "bounded",
@@ -26,12 +27,15 @@ __all__ = [
     "interval",
     "of_table",
     "padded",
+    "settled",
 ]
 
 #: Largest table of values (values per entry times entries) that is followed.
 MAX_TABLE = 1 << 18
 #: Origin of an entry that has one value only.
 FIXED = -1
+#: Origin of what differs from step to step of a loop, where all steps are looked at together.
+STEPS = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +72,16 @@ class Possible:
         """What one step of a loop reads of an array that is mapped over."""
         places = np.arange(self.low.size).reshape(self.shape)[step]
         return self.taken(places)
+
+    def is_told_by(self, origin: int) -> bool:
+        """Whether every entry is settled once what comes from `origin` is."""
+        if self.values is None or self.origin is None:
+            return False
+        return bool(((self.origin == FIXED) | (self.origin == origin)).all())
+
+    def at_row(self, row: int) -> Possible:
+        """The array where its table is at one row."""
+        return self if self.values is None else settled(self.values[min(row, len(self.values) - 1)])
 
     def broadcast(self, shape: tuple[int, ...]) -> Possible:
         """A single number, repeated; or itself."""
@@ -139,6 +153,13 @@ def of_table(values: np.ndarray, origin: np.ndarray) -> Possible:
     if (low == high).all():
         values, origin = values[:1], np.full(origin.shape, FIXED, np.int64)
     return Possible(low, high, values, origin)
+
+
+def settled(value: np.ndarray) -> Possible:
+    """An array that is known."""
+    value = np.asarray(value)
+    whole = value.astype(np.int64)
+    return Possible(whole, whole, value[None], np.full(value.shape, FIXED, np.int64))
 
 
 def interval(low: Any, high: Any, shape: tuple[int, ...]) -> Possible:

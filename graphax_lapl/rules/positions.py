@@ -6,12 +6,13 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from jax import lax
 
 from ..edges.maps import IndexMap, constant, from_values
 from .gathers import gathered_positions, mirrored_gather
 from .site import Piece, Site, axes_of
 
-__all__ = ["placed", "separated", "written_positions"]
+__all__ = ["last_written", "placed", "separated", "written_positions"]
 
 
 def written_positions(site: Site, indices: np.ndarray) -> np.ndarray:
@@ -21,6 +22,28 @@ def written_positions(site: Site, indices: np.ndarray) -> np.ndarray:
     """
     numbers, sizes = mirrored_gather(site.params["dimension_numbers"], site.shape(0), site.shape(2))
     return gathered_positions(site.shape(0), indices, numbers, sizes, site.params["mode"])
+
+
+def last_written(site: Site, indices: np.ndarray) -> np.ndarray:
+    """For every entry of a scatter's operand the number of the update that it holds; -1 for none.
+
+    Slices are written in the order of their indices, so that the last one stays.
+    """
+    shape, updates = site.shape(0), site.shape(2)
+    holder = np.full(math.prod(shape), -1, np.int64)
+    if math.prod(updates):
+        dimensions = site.params["dimension_numbers"]
+        numbers, sizes = mirrored_gather(dimensions, shape, updates)
+        mode = site.params["mode"]
+        if mode != lax.GatherScatterMode.CLIP:
+            mode = lax.GatherScatterMode.FILL_OR_DROP
+        windows = dimensions.update_window_dims
+        order = [*(d for d in range(len(updates)) if d not in windows), *windows]
+        positions = gathered_positions(shape, indices, numbers, sizes, mode)
+        written = positions.transpose(order).ravel()
+        update = np.arange(written.size).reshape(updates).transpose(order).ravel()
+        holder[written[written >= 0]] = update[written >= 0]
+    return holder.reshape(shape)
 
 
 def placed(

@@ -11,8 +11,8 @@ kept. Nothing is guessed: what is not followed may be any number of its dtype.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from functools import lru_cache
+from collections.abc import Callable, Mapping
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from .integer_ranges import (
     ENTRYWISE,
     FIXED,
     MAX_TABLE,
+    STEPS,
     WITH_PARAMETERS,
     Possible,
     bounded,
@@ -35,6 +36,7 @@ from .integer_ranges import (
     interval,
     of_table,
     padded,
+    settled,
 )
 
 __all__ = ["MAX_INTEGERS", "Possible", "PossibleValues"]
@@ -67,21 +69,32 @@ class PossibleValues:
 
         Args:
             listing: the flat program.
-            given: bounds of some of its input variables.
+            given: bounds of some of its input variables, or a table of what they are at all steps
+                of a loop, of origin `STEPS`.
         """
         self.listing = listing
         self._makers: dict[int, Equation] | None = None
         self._found: dict[int, Possible | None] = {}
         self._loops: dict[Equation, Mapping[int, Possible]] = {}
-        self._origins = 0
+        self._origins = STEPS + 1
         for variable, possible in (given or {}).items():
             dtype = listing.variables[variable].dtype
-            if (possible.low == possible.high).all():
-                whole = possible.low[None].astype(dtype)
-                self._found[variable] = of_table(whole, np.full(possible.shape, FIXED, np.int64))
+            if possible.values is not None:
+                self._found[variable] = possible
+            elif (possible.low == possible.high).all():
+                self._found[variable] = settled(possible.low.astype(dtype))
             else:
                 bounds = Possible(possible.low, possible.high)
                 self._found[variable] = self._told_apart(bounds, dtype)
+
+    def at_row(self, row: int, otherwise: Callable[[], PossibleValues]) -> PossibleValues:
+        """The values where the given tables are at one row, as at one step of a loop.
+
+        Args:
+            row: the row.
+            otherwise: makes the values for that row alone, for what the tables do not tell.
+        """
+        return _AtRow(self, row, otherwise)
 
     def of(self, atom: Atom) -> Possible | None:
         """What an atom's entries may be; None where nothing is known, or it holds no integers."""
@@ -129,8 +142,7 @@ class PossibleValues:
         if integer_range(value.dtype) is None:
             return None
         whole = np.asarray(value, self.listing.type_of(atom).dtype)
-        fixed = np.full(whole.shape, FIXED, np.int64)
-        return Possible(whole.astype(np.int64), whole.astype(np.int64), whole[None], fixed)
+        return settled(whole)
 
     def _evaluated(self, variable: int, maker: Equation | None) -> Possible | None:
         type_ = self.listing.variables[variable]
@@ -296,6 +308,24 @@ class PossibleValues:
             known = {k: possible for k, possible in given.items() if possible is not None}
             self._loops[maker] = _returned(maker, known)
         return self._loops[maker]
+
+
+class _AtRow(PossibleValues):
+    """One row of the tables of others."""
+
+    def __init__(self, whole: PossibleValues, row: int, otherwise: Callable[[], PossibleValues]):
+        super().__init__(whole.listing)
+        self._whole, self._row, self._otherwise = whole, row, otherwise
+
+    @cached_property
+    def _alone(self) -> PossibleValues:
+        return self._otherwise()
+
+    def of(self, atom: Atom) -> Possible | None:
+        found = self._whole.of(atom)
+        if found is None:
+            return None
+        return found.at_row(self._row) if found.is_told_by(STEPS) else self._alone.of(atom)
 
 
 @lru_cache(maxsize=256)

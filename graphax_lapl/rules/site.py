@@ -8,7 +8,6 @@ come from once the program runs. No array exists while rules run, except those k
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from ..edges.draft import Draft, DraftFactor
 from ..edges.maps import IndexMap, constant, label
 from ..edges.masks import Limit, Mask
 from ..edges.terms import Factor, Number, Opaque, Term
+from ..edges.values import immutable, record
 from ..errors import InternalError
 from ..graph.listing import Atom, Constant, Equation, Listing
 from .possible_values import Possible, PossibleValues
@@ -36,21 +36,21 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
+@immutable
 class Primal:
     """The value of a variable of the function."""
 
     variable: int
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class Known:
     """An array known while planning."""
 
     value: np.ndarray
 
 
-@dataclass(frozen=True)
+@immutable
 class Local:
     """A local partial: a function of primal values.
 
@@ -71,7 +71,7 @@ class Local:
     slope: str | Callable[..., Any] = "unknown"
 
 
-@dataclass(frozen=True)
+@immutable
 class OpaqueMap:
     """The linear map of an equation, from one input to one output, as `jvp` and `vjp`.
 
@@ -102,7 +102,7 @@ class OpaqueMap:
 Reference = Primal | Known | Local | OpaqueMap
 
 
-@dataclass(frozen=True)
+@immutable
 class Piece:
     """One term of a local partial, with the references of its factors."""
 
