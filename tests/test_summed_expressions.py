@@ -1,4 +1,4 @@
-"""Which expressions only sums read, and that what is held there changes no number."""
+"""Expressions that only sums read: which they are, and that their own rules change no number."""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +7,8 @@ import pytest
 
 from graphax_lapl import laplacian_ve, make_plan
 from graphax_lapl.program.instructions import PrimalInstruction
-from graphax_lapl.program.summed import held_sums, within_sums
+from graphax_lapl.program.regions import regions
+from graphax_lapl.program.summed import within_sums
 
 X = jnp.linspace(0.3, 1.4, 1000)
 W = jnp.cos(jnp.arange(1000.0))
@@ -38,21 +39,73 @@ def test_an_elementwise_expression_under_one_sum():
     program = program_of(separable)
     made = {slot for step in program.instructions[:-1] for slot in step.outputs}
     assert within_sums(program) >= slots_of(program, "sin") | slots_of(program, "tanh")
-    ((summed, region),) = held_sums(program).items()
-    assert program.instructions[-1].inputs == (summed,)
-    assert region == within_sums(program) <= made
+    ((summed, region),) = regions(program).items()
+    assert summed in program.instructions[-1].inputs
+    assert region.slots <= within_sums(program) <= made
+    assert region.sines.keys() >= slots_of(program, "sin")
 
 
 def test_what_a_matrix_product_reads_is_not_within_a_sum():
     program = program_of(through_a_matrix)
     assert slots_of(program, "sin")
     assert within_sums(program).isdisjoint(slots_of(program, "sin"))
-    assert not held_sums(program)
+    assert not any(region.sines for region in regions(program).values())
 
 
 def test_a_result_is_not_within_a_sum():
     program = make_plan(lambda x: (jnp.sin(x), jnp.sum(jnp.sin(x))), X, kind="laplacian").program
     assert within_sums(program).isdisjoint(program.values)
+
+
+def test_what_else_is_read_is_no_part():
+    def fun(x):
+        inner = jnp.exp(x) * jnp.sin(x)
+        return jnp.sum(jnp.tanh(inner) ** 2 + inner), inner
+
+    program = make_plan(fun, X, kind="laplacian").pruned(True)
+    for region in regions(program).values():
+        assert region.slots.isdisjoint(slots_of(program, "sin") | {*program.values})
+
+
+def of_parameters(p, x):
+    return jnp.sum(p[1] * jnp.tanh(p[0] * jnp.sin(x)) * jnp.exp(-0.5 * x**2))
+
+
+def of_a_number(p, x):
+    return jnp.sum(jnp.sin(p[0, 0] * x) ** 2 * jnp.exp(jnp.cos(p[0, 0] * x)))
+
+
+def of_many(p, x):
+    return jnp.sum(jax.nn.softplus(p[0] * x + p[1]) * jnp.sin(p[2] * x))
+
+
+@pytest.mark.parametrize("fun", [of_parameters, of_a_number, of_many])
+@pytest.mark.parametrize(("samples", "largest"), [(2, 1.0), (90, 1.0), (90, 1e8)])
+def test_value_and_derivatives(fun, samples, largest):
+    keys = jax.random.split(jax.random.key(samples), 2)
+    p, xs = jax.random.normal(keys[0], (3, 48)), jax.random.normal(keys[1], (samples, 48))
+    xs = xs.at[0, 0].multiply(largest)  # beyond what the polynomials are made for
+
+    def all_of(laplacian):
+        def loss(p, xs):
+            return jnp.mean(jax.vmap(laplacian, (None, 0))(p, xs) ** 2)
+
+        def run(p, xs):
+            tangent = jax.jvp(lambda p: jax.vmap(laplacian, (None, 0))(p, xs), (p,), (jnp.cos(p),))
+            return tangent, jax.grad(loss, argnums=(0, 1))(p, xs)
+
+        return jax.jit(run)(p, xs)
+
+    found = all_of(laplacian_ve(fun, argnums=1))
+    expected = all_of(lambda p, x: jnp.sum(second_derivatives(fun, p, x)))
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        scale = jnp.max(jnp.abs(other))
+        np.testing.assert_allclose(one / scale, other / scale, rtol=0, atol=1e-11)
+
+
+def second_derivatives(fun, p, x):
+    """The diagonal of the Hessian of a sum of functions of one coordinate each."""
+    return jax.jvp(lambda x: jax.grad(fun, argnums=1)(p, x), (x,), (jnp.ones_like(x),))[1]
 
 
 @pytest.mark.parametrize("samples", [1, 64])

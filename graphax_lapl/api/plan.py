@@ -39,6 +39,7 @@ from ..program.fusion import (
 from ..program.instructions import Program
 from ..program.orientation import oriented
 from ..program.recomputation import compared_with_results, shared_work
+from ..program.regions import regions
 from ..program.sines import sines
 from .compression import Compressed
 from .orders import EliminationOrder
@@ -194,16 +195,20 @@ class Plan:
 
     def _holding(self, program: Program, sparse: bool) -> Holding:
         """What is written to memory before it is read."""
-        pairs = sines(program)
+        pairs, whole = sines(program), regions(program)
         if sparse:
             values = dict.fromkeys(shared_work(program) - pairs.keys(), HELD_SIZES)
         else:
             values = worth_holding(program)
         values |= dict.fromkeys(compared_with_results(program), (2, UNBOUNDED))
         if sparse or not self.again:
-            return Holding(values, sines=pairs)
+            return Holding(values, sines=pairs, regions=whole)
         return Holding(
-            values, worth_holding_for_derivatives(program), stored_products(program), pairs
+            values,
+            worth_holding_for_derivatives(program),
+            stored_products(program),
+            pairs,
+            whole,
         )
 
     def emitted(

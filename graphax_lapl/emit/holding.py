@@ -13,6 +13,7 @@ import numpy as np
 from jax import Array, lax
 from jax.custom_batching import custom_vmap
 
+from ..program.regions import Region
 from ..program.sines import Sine
 
 __all__ = ["HELD_SIZES", "Holding", "held", "known_size", "tangents_held"]
@@ -33,12 +34,14 @@ class Holding:
         differentiated: slots that are where the program is differentiated.
         tangents: slots whose tangents and cotangents are.
         sines: slots of sines and cosines, which are evaluated together.
+        regions: expressions that are evaluated as a whole, by the slots that they end in.
     """
 
     values: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     differentiated: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     tangents: Collection[int] = ()
     sines: Mapping[int, Sine] = field(default_factory=dict)
+    regions: Mapping[int, Region] = field(default_factory=dict)
 
     def apply(self, slot: int, value: Any, inputs: Sequence[Array]) -> Any:
         """What stands for the value of a slot in a program with these (inexact) inputs."""

@@ -21,14 +21,18 @@ from ..program.instructions import (
     Program,
     RowHessianInstruction,
 )
+from ..program.regions import Region
 from ..program.sines import Sine
+from ..program.summed import SINES_INSIDE
+from .arrays import scaled
 from .assembly import assemble
 from .coordinates import gathered_dense, is_gathered
-from .holding import Holding
+from .holding import Holding, held
 from .joined_pulls import joined_pulls
 from .kept_pulls import kept_pulls, value_and_pull
 from .opaque import LinearMap, apply_together, second_derivative
 from .recipes import operate
+from .regions import evaluated, sum_of_products
 from .rows import row_hessian
 from .sines import Pair, sine_and_cosine, sine_and_cosine_inside
 from .stored import block_storage, cast_to, stored_arrays
@@ -63,7 +67,14 @@ def run_program(program: Program, inputs: Sequence[Any], holding: Holding = _NOT
         ways: dict[int, tuple[Any, int]] = {}
         early: dict[int, Sequence[Any]] = {}
         pairs: dict[int, Pair] = {}
+        whole = frozenset().union(*(region.slots for region in holding.regions.values()))
+        products = {r.place: r.result for r in holding.regions.values() if r.sines}
         for k, instruction in enumerate(program.instructions):
+            if not whole.isdisjoint(instruction.outputs):
+                region = holding.regions.get(instruction.outputs[0])
+                if region is not None:
+                    slots[region.result] = _region(region, slots, holding)
+                continue
             if k in joined:
                 early.update(
                     _together([program.instructions[n] for n in joined[k]], joined[k], slots)
@@ -77,6 +88,8 @@ def run_program(program: Program, inputs: Sequence[Any], holding: Holding = _NOT
                 if sine.argument not in pairs:
                     pairs[sine.argument] = _pair(sine, values[0], inexact)
                 results = [pairs[sine.argument][sine.place]]
+            elif SINES_INSIDE and k in products and len(values) == 2:
+                results = [_product(instruction, products[k], slots)]
             else:
                 results = early.pop(k) if k in early else _execute(instruction, values)
             for slot, result in zip(instruction.outputs, results, strict=True):
@@ -95,6 +108,31 @@ def _together(
     operations = [instruction.operation for instruction in instructions]
     found = apply_together(operations, maps, *arrays)
     return {place: [result] for place, result in zip(places, found, strict=True)}
+
+
+def _product(instruction: Any, expression: int, slots: Sequence[Any]) -> Array:
+    """The sum of all products with an expression of sines."""
+    first, second = instruction.inputs
+    factor = second if first == expression else first
+    total = sum_of_products(slots[expression], slots[factor])
+    return scaled(total, instruction.operation.coefficient)
+
+
+def _region(region: Region, slots: Sequence[Any], holding: Holding) -> Array:
+    """What a region ends in."""
+    arguments = tuple(dict.fromkeys(argument for argument, _ in region.sines.values()))
+
+    def body(pairs: Sequence[Pair], inputs: Sequence[Array]) -> Array:
+        own = dict(zip(region.inputs, inputs, strict=True))
+        for slot, (argument, place) in region.sines.items():
+            own[slot] = pairs[arguments.index(argument)][place]
+        for instruction in region.instructions:
+            (slot,) = instruction.outputs
+            (value,) = _execute(instruction, [own[s] for s in instruction.inputs])
+            own[slot] = held(value, holding.values[slot]) if slot in holding.values else value
+        return own[region.result]
+
+    return evaluated(body, arguments, [slots[slot] for slot in region.inputs])
 
 
 def _pair(sine: Sine, argument: Array, inputs: Sequence[Array]) -> Pair:

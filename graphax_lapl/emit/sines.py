@@ -23,7 +23,14 @@ from jax.custom_derivatives import SymbolicZero
 from ..program.sines import SINES_SIZE
 from .holding import known_size
 
-__all__ = ["Pair", "sine_and_cosine", "sine_and_cosine_inside"]
+__all__ = [
+    "Pair",
+    "by_library",
+    "by_polynomials",
+    "fits_polynomials",
+    "sine_and_cosine",
+    "sine_and_cosine_inside",
+]
 
 Pair = tuple[Array, Array]
 
@@ -120,8 +127,8 @@ sine_and_cosine_inside.defjvp(_differentiated, symbolic_zeros=True)
 @custom_vmap
 def _both(x: Array) -> Pair:
     if known_size(x) < SINES_SIZE or x.dtype not in _EVALUATIONS:
-        return _by_library(x)
-    return lax.platform_dependent(x, cpu=_guarded, default=_by_library)
+        return by_library(x)
+    return lax.platform_dependent(x, cpu=_guarded, default=by_library)
 
 
 @_both.def_vmap
@@ -130,17 +137,23 @@ def _(size: int, batched: list[bool], x: Array) -> tuple[Pair, tuple[bool, bool]
     return _both(x), (True, True)
 
 
-def _by_library(x: Array) -> Pair:
+def by_library(x: Array) -> Pair:
+    """JAX's functions."""
     return lax.sin(x), lax.cos(x)
 
 
 def _guarded(x: Array) -> Pair:
+    return lax.cond(fits_polynomials(x), by_polynomials, by_library, x)
+
+
+def fits_polynomials(x: Array) -> Array:
+    """Whether polynomials are made for all arguments."""
     # NaN is no reason to call the library, but it may hide a large argument.
-    largest = jnp.max(lax.abs(x))
-    return lax.cond(largest <= _EVALUATIONS[x.dtype].limit, _by_polynomials, _by_library, x)
+    return jnp.max(lax.abs(x)) <= _EVALUATIONS[x.dtype].limit
 
 
-def _by_polynomials(x: Array) -> Pair:
+def by_polynomials(x: Array) -> Pair:
+    """Both by polynomials, for arguments that they are made for."""
     evaluation = _EVALUATIONS[x.dtype]
     n = lax.round(x * x.dtype.type(2 / np.pi), lax.RoundingMethod.TO_NEAREST_EVEN)
     *exact, last = (n * x.dtype.type(part) for part in evaluation.half_pi)

@@ -10,7 +10,8 @@ import numpy as np
 from jax import lax
 
 from ..program.fusion import UNBOUNDED, Fusion, Step
-from ..program.sines import SINE_DTYPES, SINES, SINES_SIZE
+from ..program.regions import SINE_DTYPES, SINES
+from ..program.sines import SINES_SIZE
 from ..program.timings import expression_of
 from .holding import held
 from .numbers import Numbers, filled

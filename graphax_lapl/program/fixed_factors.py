@@ -10,10 +10,10 @@ from functools import reduce
 from ..edges.maps import label
 from ..edges.operations import Combine, Einsum, Operation, Read
 from ..edges.terms import Number
-from .instructions import EdgeInstruction, Instruction, Program, Slot
+from .instructions import EdgeInstruction, Instruction, PrimalInstruction, Program, Slot
 from .rewriting import Rewriting
 
-__all__ = ["take_out_fixed_factors"]
+__all__ = ["plain_labels", "take_out_fixed_factors"]
 
 #: A factor: its slot, and which axes of the summed array its axes are.
 Factor = tuple[int, tuple[int, ...]]
@@ -38,7 +38,8 @@ class _Sums(Rewriting):
 
     Attributes:
         fixed: slots that no moving input enters.
-        made: instructions that replace a sum.
+        root: the sum that is replaced.
+        made: instructions that replace it.
         known: slots of those by operation and operands.
     """
 
@@ -51,6 +52,7 @@ class _Sums(Rewriting):
                 touched.update(instruction.outputs)
         self.fixed = {s for s in self.makers if s not in touched}
         self.fixed.update(s for s in program.inputs if s not in touched)
+        self.root: EdgeInstruction | None = None
         self.made: list[Instruction] = []
         self.known: dict[tuple[Operation, tuple[int, ...]], int] = {}
 
@@ -61,15 +63,15 @@ class _Sums(Rewriting):
             and len(operation.reads) == 1
             and not operation.output
             and not operation.real
-            and _places(operation.reads[0]) is not None
+            and plain_labels(operation.reads[0]) is not None
         )
 
     def parts(self, slot: int) -> list[Factor] | None:
         """What a product, or a sum that is read once, is made of; None for anything else."""
-        maker = self.makers.get(slot)
-        if not isinstance(maker, EdgeInstruction):
+        operation, type_ = self.operation(slot), self.slots[slot]
+        if operation is None:
             return None
-        operation, type_ = maker.operation, self.slots[slot]
+        maker = self.makers[slot]
         if any(self.slots[s].dtype != type_.dtype for s in maker.inputs):
             return None
         if isinstance(operation, Combine):
@@ -88,7 +90,7 @@ class _Sums(Rewriting):
             and len(operation.output) == len(operation.sizes)
             and not operation.real
         ):
-            found = [_places(read) for read in operation.reads]
+            found = [plain_labels(read) for read in operation.reads]
             if None in found:
                 return None
             names = [n for n in found if n is not None]
@@ -123,23 +125,26 @@ class _Sums(Rewriting):
         operation = self.operation(slot)
         return isinstance(operation, Einsum) and operation.coefficient == 1
 
-    def together(self, like: Factor, factors: Counter[Factor]) -> Factor | None:
-        """The product of fixed factors, made like an array that they are factors of."""
+    def together(self, factors: Counter[Factor]) -> Factor | None:
+        """The product of fixed factors."""
         found: Factor | None = None
-        maker = self.makers.get(like[0])
         for factor in sorted(factors.elements()):
-            if found is None:
-                found = factor
-            else:
-                assert isinstance(maker, EdgeInstruction)
-                found = self.multiply(maker, [found, factor], 1)
+            found = factor if found is None else self.multiply([found, factor], 1)
         return found
 
-    def operation(self, slot: int) -> Operation:
-        """The operation that makes a slot."""
-        maker = self.makers[slot]
-        assert isinstance(maker, EdgeInstruction)
-        return maker.operation
+    def operation(self, slot: int) -> Operation | None:
+        """The operation that makes a slot; a product of the function is one as well."""
+        maker = self.makers.get(slot)
+        if isinstance(maker, EdgeInstruction):
+            return maker.operation
+        if not isinstance(maker, PrimalInstruction) or maker.equation.name != "mul":
+            return None
+        shape = self.slots[slot].shape
+        if [self.slots[s].shape for s in maker.inputs] != [shape, shape]:
+            return None  # a factor that is no slot, but stands in the equation
+        names = tuple(range(len(shape)))
+        whole = Read(tuple(label(n) for n in names))
+        return Einsum((whole, whole), tuple(zip(names, shape, strict=True)), names)
 
     def without(self, factor: Factor, taken: Counter[Factor]) -> Factor | None:
         """The array divided by some of its factors; None for one."""
@@ -147,12 +152,10 @@ class _Sums(Rewriting):
             return factor
         slot, places = factor
         if slot in self.fixed:
-            return self.together(factor, self.factors(factor) - taken)
+            return self.together(self.factors(factor) - taken)
         parts = self.parts(slot)
         assert parts is not None
-        maker = self.makers[slot]
-        assert isinstance(maker, EdgeInstruction)
-        operation = maker.operation
+        operation = self.operation(slot)
         left: list[Factor] = []
         rest = Counter(taken)
         for part in (_inside(part, places) for part in parts):
@@ -163,15 +166,14 @@ class _Sums(Rewriting):
             if remaining is not None:
                 left.append(remaining)
         if isinstance(operation, Combine):
-            return self.add(maker, left, [c for c, _ in operation.operands], places)
+            return self.add(left, [c for c, _ in operation.operands], places)
         assert isinstance(operation, Einsum)
         if len(left) == 1 and operation.coefficient == 1:
             return left[0]
-        return self.multiply(maker, left, operation.coefficient)
+        return self.multiply(left, operation.coefficient)
 
     def add(
         self,
-        maker: EdgeInstruction,
         parts: list[Factor],
         coefficients: list[Number],
         places: tuple[int, ...],
@@ -181,15 +183,15 @@ class _Sums(Rewriting):
         operands = tuple((c, own) for c, (_, own) in zip(coefficients, parts, strict=True))
         sizes = self.sizes(parts)
         combine = Combine(operands, tuple((n, sizes[n]) for n in kept), kept)
-        return self.emit(maker, combine, parts, kept)
+        return self.emit(combine, parts, kept)
 
-    def multiply(self, maker: EdgeInstruction, parts: list[Factor], coefficient: Number) -> Factor:
+    def multiply(self, parts: list[Factor], coefficient: Number) -> Factor:
         """The product of one or two arrays."""
         kept = tuple(dict.fromkeys(p for _, own in parts for p in own))
         sizes = self.sizes(parts)
         reads = tuple(Read(tuple(label(p) for p in own)) for _, own in parts)
         einsum = Einsum(reads, tuple((n, sizes[n]) for n in sorted(kept)), kept, coefficient)
-        return self.emit(maker, einsum, parts, kept)
+        return self.emit(einsum, parts, kept)
 
     def sizes(self, parts: list[Factor]) -> dict[int, int]:
         """Sizes of the axes of the summed array."""
@@ -199,14 +201,10 @@ class _Sums(Rewriting):
             for p, size in zip(own, self.slots[slot].shape, strict=True)
         }
 
-    def emit(
-        self,
-        like: EdgeInstruction,
-        operation: Operation,
-        parts: list[Factor],
-        kept: tuple[int, ...],
-    ) -> Factor:
+    def emit(self, operation: Operation, parts: list[Factor], kept: tuple[int, ...]) -> Factor:
         """An instruction that makes a new slot."""
+        like = self.root
+        assert like is not None
         inputs = tuple(s for s, _ in parts)
         key = (operation, inputs)
         if key not in self.known:
@@ -220,7 +218,7 @@ class _Sums(Rewriting):
         """The instructions of a sum as a product of two arrays, summed."""
         operation = root.operation
         assert isinstance(operation, Einsum)
-        places = _places(operation.reads[0])
+        places = plain_labels(operation.reads[0])
         assert places is not None
         whole: Factor = (root.inputs[0], places)
         sizes = dict(operation.sizes)
@@ -230,17 +228,17 @@ class _Sums(Rewriting):
         taken = self.factors(whole)
         if not taken or self.slots[whole[0]].dtype != self.slots[root.outputs[0]].dtype:
             return [root]
-        self.made, self.known = [], {}
+        self.root, self.made, self.known = root, [], {}
         moving = self.without(whole, taken)
         assert moving is not None
-        fixed = self.together((root.outputs[0], ()), taken)
+        fixed = self.together(taken)
         assert fixed is not None
         reads = tuple(Read(tuple(label(p) for p in own)) for _, own in (moving, fixed))
         together = replace(operation, reads=reads)
         return [*self.made, replace(root, operation=together, inputs=(moving[0], fixed[0]))]
 
 
-def _places(read: Read) -> tuple[int, ...] | None:
+def plain_labels(read: Read) -> tuple[int, ...] | None:
     """The labels of an operand that is read entry by entry."""
     if read.conj or any(len(a.parts) != 1 or a != label(a.labels[0]) for a in read.axes):
         return None

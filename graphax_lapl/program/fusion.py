@@ -25,13 +25,12 @@ from .instructions import (
     Program,
 )
 from .sines import SINES_SIZE, sines
-from .summed import SINES_INSIDE, held_sums, within_sums
+from .summed import SINES_INSIDE, within_sums
 from .timings import (
     CACHE,
     KERNEL,
     MEMORY,
     OPERATION,
-    PRIMITIVES,
     Expression,
     expression_of,
     local_expression,
@@ -270,10 +269,6 @@ def worth_holding(program: Program) -> dict[int, tuple[int, int]]:
             size = fused.sizes[slot]
             first, _ = ranges.get(slot, (samples * size, 0))
             ranges[slot] = (first, min(end * size, SINES_SIZE) if slot in pairs else end * size)
-    for summed, region in () if SINES_INSIDE else held_sums(program).items():
-        for slot in region:
-            ranges.pop(slot, None)
-        ranges[summed] = (math.ceil(HOLDING / PRIMITIVES["cos"]), UNBOUNDED)
     return ranges
 
 

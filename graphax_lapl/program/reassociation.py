@@ -18,7 +18,7 @@ __all__ = ["reassociate"]
 #: Sums of more factors are left as they are; the search is exhaustive.
 MAX_FACTORS = 5
 #: A new order is taken where it costs at most this part of the old one: what is as cheap on paper
-#: may turn one matrix product with shared weights into one per sample.
+#: may turn one matrix product with shared weights into one per sample. Entrywise sums may not.
 WORTHWHILE = 0.75
 
 
@@ -52,10 +52,11 @@ class _Reassociation(Rewriting):
     def applies(self, instruction: EdgeInstruction) -> bool:
         return _is_sum(instruction.operation)
 
-    def product_read(self, read: Read, slot: int, dtype: object) -> EdgeInstruction | None:
-        """What makes a product that is read once, entry by entry; None for anything else."""
-        maker = self.makers.get(slot)
-        if not isinstance(maker, EdgeInstruction) or self.readers[slot] > 1 or read.conj:
+    def product_read(self, read: Read, slot: int, root: EdgeInstruction) -> EdgeInstruction | None:
+        """What makes a product that only `root` reads, entry by entry; None for anything else."""
+        maker, dtype = self.makers.get(slot), self.slots[root.outputs[0]].dtype
+        others = self.readers[slot] - root.inputs.count(slot)
+        if not isinstance(maker, EdgeInstruction) or others or read.conj:
             return None
         operation = maker.operation
         if not isinstance(operation, Einsum) or operation.real or len(operation.reads) != 2:
@@ -68,7 +69,7 @@ class _Reassociation(Rewriting):
 
     def replacement(self, root: EdgeInstruction) -> list[Instruction]:
         """The sum's instructions in its cheapest order."""
-        operation, dtype = root.operation, self.slots[root.outputs[0]].dtype
+        operation = root.operation
         assert isinstance(operation, Einsum)
         sizes = dict(operation.sizes)
         coefficient: Number = operation.coefficient
@@ -79,7 +80,7 @@ class _Reassociation(Rewriting):
         position = 0
         while position < len(factors):
             read, slot = factors[position].read, factors[position].slot
-            maker = self.product_read(read, slot, dtype)
+            maker = self.product_read(read, slot, root)
             extents = zip(read.axes, self.slots[slot].shape, strict=True)
             if maker is None or any(sizes[axis.labels[0]] != size for axis, size in extents):
                 position += 1
@@ -92,13 +93,14 @@ class _Reassociation(Rewriting):
                 for own, own_slot in zip(product.reads, maker.inputs, strict=True)
             ]
             coefficient *= product.coefficient
-            cost += _box(names.values(), sizes)
+            if slot not in inner:
+                cost += _box(names.values(), sizes)
             inner.append(slot)
         if not inner or not 2 < len(factors) <= MAX_FACTORS:
             return [root]
         labels = tuple(frozenset(factor.read.labels()) for factor in factors)
         best = _cheapest(labels, frozenset(operation.output), operation.sizes)
-        if best.cost > WORTHWHILE * cost:
+        if best.cost > (1 if _is_loop(operation) else WORTHWHILE) * cost:
             return [root]
         self.absorbed.update(inner)
         return self.multiplied(root, factors, best.pairs, coefficient)
@@ -145,6 +147,12 @@ def _is_sum(operation: object) -> bool:
         and len(operation.reads) == 2
         and len(operation.output) < len(operation.sizes)
     )
+
+
+def _is_loop(operation: Einsum) -> bool:
+    """Whether it is no product of matrices: every entry has its own entries of both operands."""
+    first, second = (read.labels() for read in operation.reads)
+    return bool(operation.output) and first & second >= {*operation.output}
 
 
 def _order(factors: Sequence[_Factor]) -> list[int]:

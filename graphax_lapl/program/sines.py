@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
-from ..rules.elementwise import PRIMITIVE_PARTIALS
-from .instructions import Instruction, LocalInstruction, PrimalInstruction, Program
+from .instructions import Program
+from .regions import SINE_DTYPES, SINES, sine_name
 from .summed import SINES_INSIDE, within_sums
 
-__all__ = ["SINES", "SINES_SIZE", "SINE_DTYPES", "Sine", "sines"]
+__all__ = ["SINES_SIZE", "Sine", "sines"]
 
 #: Elements, those of a batch together, from which on a loop of their own is worth it.
 SINES_SIZE = 4096
-
-#: Primitives that are evaluated together.
-SINES = ("sin", "cos")
-#: For which there is an evaluation by vector instructions.
-SINE_DTYPES = frozenset({np.dtype(np.float32), np.dtype(np.float64)})
 
 
 @dataclass(frozen=True)
@@ -40,7 +33,7 @@ def sines(program: Program) -> dict[int, Sine]:
     """The slots of a program that are sines and cosines."""
     found: dict[int, tuple[int, int]] = {}
     for instruction in program.instructions:
-        name = _name(instruction)
+        name = sine_name(instruction)
         if name in SINES and program.slots[instruction.outputs[0]].dtype in SINE_DTYPES:
             found[instruction.outputs[0]] = (instruction.inputs[0], SINES.index(name))
     within = within_sums(program, True) if found and SINES_INSIDE else frozenset()
@@ -49,13 +42,3 @@ def sines(program: Program) -> dict[int, Sine]:
         slot: Sine(argument, place, argument not in elsewhere)
         for slot, (argument, place) in found.items()
     }
-
-
-def _name(instruction: Instruction) -> str | None:
-    if isinstance(instruction, LocalInstruction):
-        return PRIMITIVE_PARTIALS.get(instruction.local.fun)
-    if isinstance(instruction, PrimalInstruction):
-        # Whoever asks for an accuracy gets JAX's.
-        plain = all(parameter is None for parameter in instruction.equation.params.values())
-        return instruction.equation.name if plain else None
-    return None

@@ -2,8 +2,8 @@
 
 A sum and the expression that is summed are one kernel of a library, which has its own vectorised
 functions. Since JAX 0.12 these include sines and cosines: nothing is held inside of sums there, and
-no sine that only sums and products of matrices read is evaluated elsewhere. Before, a long
-expression takes longer in the library than in a loop: where it holds sines, what is summed is held.
+no sine that only sums and products of matrices read is evaluated elsewhere. A product of two
+vectors is not given to it; of an expression of sines it is written as a sum (`emit/regions.py`).
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import jax
 from ..edges.operations import Combine, Einsum
 from .counts import Types
 from .instructions import EdgeInstruction, Instruction, LocalInstruction, PrimalInstruction, Program
+from .regions import regions
 from .timings import local_primitives
 
-__all__ = ["SINES_INSIDE", "held_sums", "within_sums"]
+__all__ = ["SINES_INSIDE", "within_sums"]
 
 #: Whether sums evaluate sines and cosines themselves.
 SINES_INSIDE = jax.__version_info__ >= (0, 12)
@@ -35,45 +36,21 @@ def within_sums(program: Program, products: bool = False) -> frozenset[int]:
 
     Args:
         program: the program.
-        products: whether products of matrices count as sums.
+        products: whether products of matrices count as sums; of two vectors they do where they are
+            written as sums.
     """
     return frozenset(_sums_of(program, products))
 
 
-def held_sums(program: Program) -> dict[int, frozenset[int]]:
-    """Slots that are summed once, of expressions of a sine and a cosine of one array.
-
-    Returns:
-        For each of them the slots that only this sum reads.
-    """
-    readers = _sums_of(program, False)
-    only = {slot: next(iter(sums)) for slot, sums in readers.items() if len(sums) == 1}
-    regions: dict[int, set[int]] = {}
-    arguments: dict[int, dict[tuple[int, ...], set[str]]] = {}
-    for instruction in program.instructions:
-        for slot in instruction.outputs:
-            if slot in only:
-                names = {"sin", "cos"}.intersection(_primitives(instruction, program) or ())
-                regions.setdefault(only[slot], set()).add(slot)
-                own = arguments.setdefault(only[slot], {})
-                own.setdefault(instruction.inputs, set()).update(names)
-    found = {}
-    for place, region in regions.items():
-        operands = program.instructions[place].inputs
-        both = any(len(names) == 2 for names in arguments[place].values())
-        if both and len(operands) == 1 and operands[0] in region:
-            found[operands[0]] = frozenset(region)
-    return found
-
-
 def _sums_of(program: Program, products: bool) -> dict[int, frozenset[int]]:
     """For every slot that only sums read the places of these among the instructions."""
+    totals = {region.place for region in regions(program).values() if region.sines}
     results = {*program.values, *(s for row in program.blocks for b in row for s in b.slots)}
     sums: dict[int, set[int]] = {}
     other = set(results)
     for place in range(len(program.instructions) - 1, -1, -1):
         instruction = program.instructions[place]
-        if _is_sum(instruction, products):
+        if place in totals or _is_sum(instruction, program, products):
             read: set[int] | None = {place}
         elif other.isdisjoint(instruction.outputs) and _primitives(instruction, program):
             read = set().union(*(sums.get(slot, ()) for slot in instruction.outputs))
@@ -88,17 +65,18 @@ def _sums_of(program: Program, products: bool) -> dict[int, frozenset[int]]:
     return {slot: frozenset(sums[slot]) for slot in sums if slot in made - other}
 
 
-def _is_sum(instruction: Instruction, products: bool) -> bool:
+def _is_sum(instruction: Instruction, program: Program, products: bool) -> bool:
     if isinstance(instruction, PrimalInstruction):
         name = instruction.equation.name
-        return name in REDUCTIONS or (products and name == "dot_general")
+        matrix = program.slots[instruction.outputs[0]].shape != ()
+        return name in REDUCTIONS or (products and name == "dot_general" and matrix)
     operation = getattr(instruction, "operation", None)
     if not isinstance(operation, Einsum) or not _reads_whole(operation):
         return False
     reads = [read.labels() for read in operation.reads]
     # As `emit/arrays.py` writes it: products of matrices and vectors are no sums.
     together = (
-        products
+        (products and operation.output)
         or len(reads) == 1
         or (operation.output and set(operation.output) == reads[0] & reads[1])
     )
