@@ -1,4 +1,4 @@
-"""Matrix products that are written in the order of axes in which the result wants them."""
+"""Matrices that are stored in the order of axes in which they are read."""
 
 from __future__ import annotations
 
@@ -6,11 +6,101 @@ from collections import Counter
 from dataclasses import replace
 
 from ..edges.maps import IndexMap, label
-from ..edges.operations import Einsum
+from ..edges.operations import Einsum, Read
 from ..edges.terms import Term, with_terms
-from .instructions import Block, EdgeInstruction, Program, Slot
+from .instructions import Block, EdgeInstruction, Instruction, Program, Slot
 
-__all__ = ["oriented"]
+__all__ = ["contracted_last", "oriented"]
+
+
+def contracted_last(program: Program) -> Program:
+    """The program whose matrices hold the axis last that the next product sums over.
+
+    While arrows are multiplied a matrix is stored with the input's axes first. Pulled back through
+    layers it is then read along its first axis, by products that need it transposed; with the
+    output's axes first they are plain, for one sample and for a batch with common weights. No
+    product is asked to put the axes of what is no matrix of the program, as weights are, before
+    those of its other operand: for a batch with common weights that would be a transposition.
+    """
+    computed = {
+        s for i in program.instructions if isinstance(i, EdgeInstruction) for s in i.outputs
+    }
+    readers: dict[int, list[tuple[int, int]]] = {}
+    for place, instruction in enumerate(program.instructions):
+        for position, slot in enumerate(instruction.inputs):
+            readers.setdefault(slot, []).append((place, position))
+    fixed = {slot for row in program.blocks for block in row for slot in block.slots}
+    fixed.update(program.values)
+    slots, instructions = list(program.slots), list(program.instructions)
+    for place in reversed(range(len(instructions))):
+        made = instructions[place]
+        if not isinstance(made, EdgeInstruction) or not isinstance(made.operation, Einsum):
+            continue
+        (slot,) = made.outputs
+        if slot in fixed or len(made.operation.output) < 2:
+            continue
+        reads = [_read_by(instructions[k], position) for k, position in readers.get(slot, ())]
+        orders = {None if found is None else _wanted(*found) for found in reads}
+        order = orders.pop() if len(orders) == 1 else None
+        if order is None or order == tuple(range(len(order))):
+            continue
+        output = tuple(made.operation.output[k] for k in order)
+        if _is_product(made) and not _is_plain_product(
+            made.operation, made.inputs, output, computed
+        ):
+            continue
+        instructions[place] = replace(made, operation=replace(made.operation, output=output))
+        shape = slots[slot].shape
+        slots[slot] = Slot(tuple(shape[k] for k in order), slots[slot].dtype)
+        for k, position in readers[slot]:
+            instructions[k] = _reading(instructions[k], position, order)
+    return replace(program, slots=slots, instructions=instructions)
+
+
+def _read_by(instruction: Instruction, position: int) -> tuple[Einsum, Read] | None:
+    """The einsum that an instruction is, and how it reads one of its operands."""
+    operation = getattr(instruction, "operation", None)
+    return (operation, operation.reads[position]) if isinstance(operation, Einsum) else None
+
+
+def _wanted(operation: Einsum, read: Read) -> tuple[int, ...] | None:
+    """The order of an operand's axes that suits an einsum; None where any does.
+
+    Stable: axes about which it has no wish stay as they are.
+    """
+    axes = range(len(read.axes))
+    summed = {name for name, _ in operation.sizes} - {*operation.output}
+    if not summed:
+        if not all(_plain(axis) for axis in read.axes):
+            return None
+        places = {name: k for k, name in enumerate(operation.output)}
+        return tuple(sorted(axes, key=lambda k: places[read.axes[k].labels[0]]))
+    if len(operation.reads) < 2 or operation.written_out:
+        return None
+    return tuple(sorted(axes, key=lambda k: not summed.isdisjoint(read.axes[k].labels)))
+
+
+def _is_plain_product(
+    operation: Einsum, inputs: tuple[int, ...], output: tuple[int, ...], computed: set[int]
+) -> bool:
+    """Whether the axes that a product has of its one computed operand come first in its result."""
+    own = [slot in computed for slot in inputs]
+    if own.count(True) != 1:
+        return False
+    matrix = operation.reads[own.index(True)].labels()
+    return [name in matrix for name in output] == sorted(
+        (n in matrix for n in output), reverse=True
+    )
+
+
+def _reading(instruction: Instruction, position: int, order: tuple[int, ...]) -> Instruction:
+    """The instruction for an operand whose axes are in another order."""
+    assert isinstance(instruction, EdgeInstruction)
+    assert isinstance(instruction.operation, Einsum)
+    reads = list(instruction.operation.reads)
+    axes = reads[position].axes
+    reads[position] = replace(reads[position], axes=tuple(axes[k] for k in order))
+    return replace(instruction, operation=replace(instruction.operation, reads=tuple(reads)))
 
 
 def oriented(program: Program) -> Program:
