@@ -18,49 +18,82 @@ def contracted_last(program: Program) -> Program:
 
     While arrows are multiplied a matrix is stored with the input's axes first. Pulled back through
     layers it is then read along its first axis, by products that need it transposed; with the
-    output's axes first they are plain, for one sample and for a batch with common weights. No
-    product is asked to put the axes of what is no matrix of the program, as weights are, before
-    those of its other operand: for a batch with common weights that would be a transposition.
+    output's axes first they are plain, for one sample and for a batch with common weights.
     """
-    computed = {
-        s for i in program.instructions if isinstance(i, EdgeInstruction) for s in i.outputs
-    }
-    readers: dict[int, list[tuple[int, int]]] = {}
-    for place, instruction in enumerate(program.instructions):
-        for position, slot in enumerate(instruction.inputs):
-            readers.setdefault(slot, []).append((place, position))
-    fixed = {slot for row in program.blocks for block in row for slot in block.slots}
-    fixed.update(program.values)
-    slots, instructions = list(program.slots), list(program.instructions)
-    for place in reversed(range(len(instructions))):
-        made = instructions[place]
-        if not isinstance(made, EdgeInstruction) or not isinstance(made.operation, Einsum):
-            continue
-        (slot,) = made.outputs
-        if slot in fixed or len(made.operation.output) < 2:
-            continue
-        reads = [_read_by(instructions[k], position) for k, position in readers.get(slot, ())]
-        orders = {None if found is None else _wanted(*found) for found in reads}
-        order = orders.pop() if len(orders) == 1 else None
-        if order is None or order == tuple(range(len(order))):
-            continue
-        output = tuple(made.operation.output[k] for k in order)
-        if _is_product(made) and not _is_plain_product(
-            made.operation, made.inputs, output, computed
-        ):
-            continue
-        instructions[place] = replace(made, operation=replace(made.operation, output=output))
-        shape = slots[slot].shape
-        slots[slot] = Slot(tuple(shape[k] for k in order), slots[slot].dtype)
-        for k, position in readers[slot]:
-            instructions[k] = _reading(instructions[k], position, order)
-    return replace(program, slots=slots, instructions=instructions)
+    return _Storage(program).settled()
 
 
-def _read_by(instruction: Instruction, position: int) -> tuple[Einsum, Read] | None:
-    """The einsum that an instruction is, and how it reads one of its operands."""
-    operation = getattr(instruction, "operation", None)
-    return (operation, operation.reads[position]) if isinstance(operation, Einsum) else None
+class _Storage:
+    """Orders of axes, settled from the last reader to the first maker."""
+
+    def __init__(self, program: Program):
+        self.program = program
+        self.slots, self.instructions = list(program.slots), list(program.instructions)
+        self.makers: dict[int, int] = {}
+        self.readers: dict[int, list[tuple[int, int]]] = {}
+        for place, instruction in enumerate(self.instructions):
+            for position, slot in enumerate(instruction.inputs):
+                self.readers.setdefault(slot, []).append((place, position))
+            if isinstance(instruction, EdgeInstruction):
+                self.makers[instruction.outputs[0]] = place
+        self.results = {slot for row in program.blocks for block in row for slot in block.slots}
+        self.results.update(program.values)
+
+    def settled(self) -> Program:
+        """The program with its matrices in the orders that their readers want."""
+        for slot, place in reversed([*self.makers.items()]):
+            order = self.wanted(slot)
+            if order is None or order == tuple(range(len(order))) or not self.can_be(slot, order):
+                continue
+            made = self.instructions[place]
+            assert isinstance(made, EdgeInstruction)
+            assert isinstance(made.operation, Einsum)
+            output = tuple(made.operation.output[k] for k in order)
+            operation = replace(made.operation, output=output)
+            self.instructions[place] = replace(made, operation=operation)
+            self.slots[slot] = Slot(operation.shape, self.slots[slot].dtype)
+            for k, position in self.readers[slot]:
+                self.instructions[k] = _reading(self.instructions[k], position, order)
+        return replace(self.program, slots=self.slots, instructions=self.instructions)
+
+    def wanted(self, slot: int) -> tuple[int, ...] | None:
+        """The order of axes that all readers want; None where they differ or have no wish."""
+        if slot in self.results:
+            return None
+        orders = set()
+        for place, position in self.readers.get(slot, ()):
+            operation = getattr(self.instructions[place], "operation", None)
+            if not isinstance(operation, Einsum):
+                return None
+            orders.add(_wanted(operation, operation.reads[position]))
+        return orders.pop() if len(orders) == 1 else None
+
+    def can_be(self, slot: int, order: tuple[int, ...]) -> bool:
+        """Whether an array can be made with its axes in an order and nothing be transposed for it.
+
+        Of what is no matrix of the program, as weights are, elementwise products read any order.
+        A product has the axes of its one matrix first: with weights that samples share these are
+        rows of one large matrix, and the order of the operands cannot be exchanged.
+        """
+        if slot not in self.makers or order == tuple(range(len(order))):
+            return True
+        made = self.instructions[self.makers[slot]]
+        operation = getattr(made, "operation", None)
+        if not isinstance(operation, Einsum) or slot in self.results:
+            return False
+        output = tuple(operation.output[k] for k in order)
+        if {name for name, _ in operation.sizes} == {*output}:
+            orders = [_wanted(replace(operation, output=output), r) for r in operation.reads]
+            return all(
+                own is not None and self.can_be(operand, own)
+                for operand, own in zip(made.inputs, orders, strict=True)
+            )
+        matrices = [s in self.makers for s in made.inputs]
+        if len(matrices) < 2 or matrices.count(True) != 1:
+            return False
+        rows = operation.reads[matrices.index(True)].labels()
+        first = [name in rows for name in output]
+        return first == sorted(first, reverse=True)
 
 
 def _wanted(operation: Einsum, read: Read) -> tuple[int, ...] | None:
@@ -78,19 +111,6 @@ def _wanted(operation: Einsum, read: Read) -> tuple[int, ...] | None:
     if len(operation.reads) < 2 or operation.written_out:
         return None
     return tuple(sorted(axes, key=lambda k: not summed.isdisjoint(read.axes[k].labels)))
-
-
-def _is_plain_product(
-    operation: Einsum, inputs: tuple[int, ...], output: tuple[int, ...], computed: set[int]
-) -> bool:
-    """Whether the axes that a product has of its one computed operand come first in its result."""
-    own = [slot in computed for slot in inputs]
-    if own.count(True) != 1:
-        return False
-    matrix = operation.reads[own.index(True)].labels()
-    return [name in matrix for name in output] == sorted(
-        (n in matrix for n in output), reverse=True
-    )
 
 
 def _reading(instruction: Instruction, position: int, order: tuple[int, ...]) -> Instruction:
