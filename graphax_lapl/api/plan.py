@@ -28,6 +28,7 @@ from ..program.counts import (
     TracedWork,
     count_function,
     count_program,
+    own_products,
     traced_work,
 )
 from ..program.fusion import (
@@ -126,9 +127,13 @@ class Plan:
 
     @cached_property
     def predicted_work(self) -> float:
-        """Emitted operations plus memory traffic, in operations."""
+        """Emitted operations plus memory traffic, in operations.
+
+        Small products for every sample take about twice as long as a large one for a batch.
+        """
         counts = self.count("flops")
-        return counts.flops + counts.bytes / BYTES_PER_OPERATION
+        twice = 0 if self.again else own_products(self.program)
+        return counts.flops + twice + counts.bytes / BYTES_PER_OPERATION
 
     @cached_property
     def function_flops(self) -> int:

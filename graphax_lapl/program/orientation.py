@@ -128,7 +128,9 @@ def oriented(program: Program) -> Program:
 
     While arrows are multiplied a matrix is stored with the input's axes first, a result has the
     output's first. A compiler folds a transposition into the product before it, which then may be
-    one that its library does not take. What only one block reads is made as the block has it.
+    one that its library does not take. What only one block reads is made as the block has it,
+    except where a matrix meets weights that would come first (see `_Storage.can_be`): these are the
+    same for all samples, and the transposition is left to the end.
     """
     readers = Counter(slot for i in program.instructions for slot in i.inputs)
     readers.update(s for row in program.blocks for block in row for s in block.slots)
@@ -137,6 +139,7 @@ def oriented(program: Program) -> Program:
         i.outputs[0]: k
         for k, i in enumerate(program.instructions)
         if isinstance(i, EdgeInstruction) and _is_product(i) and readers[i.outputs[0]] == 1
+        if not _has_rows_first(i, program)
     }
     if not products:
         return program
@@ -155,6 +158,19 @@ def _is_product(instruction: EdgeInstruction) -> bool:
         and len(operation.reads) == 2
         and 1 < len(operation.output) < len(operation.sizes)
     )
+
+
+def _has_rows_first(instruction: EdgeInstruction, program: Program) -> bool:
+    """Whether a product of a matrix and an argument of the program has the matrix' axes first."""
+    operation = instruction.operation
+    given = [slot in program.inputs for slot in instruction.inputs]
+    if not isinstance(operation, Einsum) or given.count(True) != 1:
+        return False
+    rows = operation.reads[given.index(False)].labels()
+    summed = {name for name, _ in operation.sizes} - {*operation.output}
+    last = operation.reads[given.index(False)].axes[-1]
+    first = [name in rows for name in operation.output]
+    return first == sorted(first, reverse=True) and not summed.isdisjoint(last.labels)
 
 
 def _turned(block: Block, products: dict[int, int], program: Program) -> Block:
