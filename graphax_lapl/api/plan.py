@@ -28,7 +28,6 @@ from ..program.counts import (
     TracedWork,
     count_function,
     count_program,
-    own_products,
     traced_work,
 )
 from ..program.fusion import (
@@ -127,13 +126,9 @@ class Plan:
 
     @cached_property
     def predicted_work(self) -> float:
-        """Emitted operations plus memory traffic, in operations.
-
-        Small products for every sample take about twice as long as a large one for a batch.
-        """
+        """Emitted operations plus memory traffic, in operations."""
         counts = self.count("flops")
-        twice = 0 if self.again else own_products(self.program)
-        return counts.flops + twice + counts.bytes / BYTES_PER_OPERATION
+        return counts.flops + counts.bytes / BYTES_PER_OPERATION
 
     @cached_property
     def function_flops(self) -> int:

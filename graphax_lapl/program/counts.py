@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from ..edges.operations import Cost, Einsum
+from ..edges.operations import Cost
 from ..errors import InvalidArgumentError
 from .instructions import (
     EdgeInstruction,
@@ -27,7 +27,6 @@ __all__ = [
     "count_function",
     "count_program",
     "local_jaxpr",
-    "own_products",
     "traced_work",
     "work_per_sample",
 ]
@@ -298,23 +297,3 @@ def local_jaxpr(fun: Any, types: Types) -> Any:
     avals = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in types]
     with jax.numpy_dtype_promotion("standard"):  # as it is emitted
         return jax.make_jaxpr(fun)(*avals)
-
-
-def own_products(program: Program) -> int:
-    """Multiplications and additions of products of two matrices that every sample has of its own.
-
-    A product with an argument, as weights are, is one large product for a batch that shares it; of
-    two computed matrices there is one small product for each sample.
-    """
-    total = 0
-    for instruction in program.instructions:
-        operation = getattr(instruction, "operation", None)
-        if not isinstance(operation, Einsum) or len(operation.reads) != 2 or operation.written_out:
-            continue
-        if any(slot in program.inputs for slot in instruction.inputs):
-            continue
-        kept = {*operation.output}
-        left, right = (read.labels() & kept for read in operation.reads)
-        if left - right and right - left and len(kept) < len(operation.sizes):
-            total += operation.cost.muls + operation.cost.adds
-    return total
