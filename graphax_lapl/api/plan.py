@@ -37,7 +37,7 @@ from ..program.fusion import (
     worth_holding_for_derivatives,
 )
 from ..program.instructions import Program
-from ..program.orientation import oriented
+from ..program.orientation import contracted_last, oriented
 from ..program.recomputation import compared_with_results, shared_work
 from ..program.regions import regions
 from ..program.sines import sines
@@ -180,7 +180,11 @@ class Plan:
             values, and for every output leaf and every differentiated leaf a dense block, or with
             `sparse` the arrays that it keeps.
         """
-        program = self.pruned(values) if sparse else oriented(self.pruned(values))
+        program = self.pruned(values)
+        if not self.again:
+            program = contracted_last(program)
+        if not sparse:
+            program = oriented(program)
         write: Callable[..., Any] = stored_arrays if sparse else dense_block
 
         def run(inputs: Sequence[Any], holding: Holding) -> tuple[list[Any], list[list[Any]]]:

@@ -32,25 +32,27 @@ MAX_INTERLEAVED = 5 << 13
 #: Layers of up to so many entries are read whole: a scatter is a kernel of its own.
 MAX_PASS = 1 << 11
 
-#: Matrices of up to so many entries, in at least so many terms, are read entry by entry.
+#: Matrices of up to so many numbers, in at least so many terms, are read entry by entry.
 MAX_GATHERED = 1 << 14
 MIN_GATHERED_TERMS = 4
+#: Larger ones of which at most one number in so many is an entry are zeros with entries set.
+SPARSE = 16
 
 _GATHER = lax.GatherDimensionNumbers((), (0,), (0,))
 _SCATTER = lax.ScatterDimensionNumbers((), (0,), (0,))
 
 
 def is_gathered(structure: Structure) -> bool:
-    """Whether a dense matrix is better read entry by entry than written term by term.
+    """Whether a dense matrix is better made of its entries than written term by term.
 
-    So it is where many terms would each pass over a small matrix that is mostly zero.
+    So it is where many terms would each pass over a matrix that is mostly zero.
     """
     terms = sum(1 for term in structure.terms if term.position_labels)
-    return (
-        terms >= MIN_GATHERED_TERMS
-        and structure.size <= MAX_GATHERED
-        and 2 * len(coordinate_layout(structure).indices) <= structure.size
-    )
+    if terms < MIN_GATHERED_TERMS:
+        return False
+    if structure.size > MAX_GATHERED:
+        return SPARSE * sum(term.entries for term in structure.terms) <= structure.size
+    return 2 * len(coordinate_layout(structure).indices) <= structure.size
 
 
 def gathered_dense(
@@ -59,9 +61,21 @@ def gathered_dense(
     """The dense array, axes (output..., input...), from the entries that `how` makes of arrays."""
     layout = coordinate_layout(structure)
     shape = (*structure.out_shape, *structure.in_shape)
-    reads = np.full(structure.size, len(layout.indices), np.int32)
-    reads[np.ravel_multi_index(tuple(layout.indices.T), shape)] = np.arange(len(layout.indices))
+    places = np.ravel_multi_index(tuple(layout.indices.T), shape)
     entries = placed(how, arrays, dtype)
+    if structure.size > MAX_GATHERED:
+        dense = lax.scatter(
+            jnp.zeros((structure.size,), entries.dtype),
+            places.astype(np.int32 if structure.size < 2**31 else np.int64)[:, None],
+            entries,
+            _SCATTER,
+            indices_are_sorted=bool((np.diff(places) > 0).all()),
+            unique_indices=True,
+            mode=lax.GatherScatterMode.PROMISE_IN_BOUNDS,
+        )
+        return lax.reshape(dense, shape)
+    reads = np.full(structure.size, len(places), np.int32)
+    reads[places] = np.arange(len(places))
     padded = lax.concatenate([entries, jnp.zeros((1,), entries.dtype)], 0)
     return lax.reshape(_read(padded, reads), shape)
 

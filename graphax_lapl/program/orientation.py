@@ -1,4 +1,4 @@
-"""Matrix products that are written in the order of axes in which the result wants them."""
+"""Matrices that are stored in the order of axes in which they are read."""
 
 from __future__ import annotations
 
@@ -6,11 +6,121 @@ from collections import Counter
 from dataclasses import replace
 
 from ..edges.maps import IndexMap, label
-from ..edges.operations import Einsum
+from ..edges.operations import Einsum, Read
 from ..edges.terms import Term, with_terms
-from .instructions import Block, EdgeInstruction, Program, Slot
+from .instructions import Block, EdgeInstruction, Instruction, Program, Slot
 
-__all__ = ["oriented"]
+__all__ = ["contracted_last", "oriented"]
+
+
+def contracted_last(program: Program) -> Program:
+    """The program whose matrices hold the axis last that the next product sums over.
+
+    While arrows are multiplied a matrix is stored with the input's axes first. Pulled back through
+    layers it is then read along its first axis, by products that need it transposed; with the
+    output's axes first they are plain, for one sample and for a batch with common weights.
+    """
+    return _Storage(program).settled()
+
+
+class _Storage:
+    """Orders of axes, settled from the last reader to the first maker."""
+
+    def __init__(self, program: Program):
+        self.program = program
+        self.slots, self.instructions = list(program.slots), list(program.instructions)
+        self.makers: dict[int, int] = {}
+        self.readers: dict[int, list[tuple[int, int]]] = {}
+        for place, instruction in enumerate(self.instructions):
+            for position, slot in enumerate(instruction.inputs):
+                self.readers.setdefault(slot, []).append((place, position))
+            if isinstance(instruction, EdgeInstruction):
+                self.makers[instruction.outputs[0]] = place
+        self.results = {slot for row in program.blocks for block in row for slot in block.slots}
+        self.results.update(program.values)
+
+    def settled(self) -> Program:
+        """The program with its matrices in the orders that their readers want."""
+        for slot, place in reversed([*self.makers.items()]):
+            order = self.wanted(slot)
+            if order is None or order == tuple(range(len(order))) or not self.can_be(slot, order):
+                continue
+            made = self.instructions[place]
+            assert isinstance(made, EdgeInstruction)
+            assert isinstance(made.operation, Einsum)
+            output = tuple(made.operation.output[k] for k in order)
+            operation = replace(made.operation, output=output)
+            self.instructions[place] = replace(made, operation=operation)
+            self.slots[slot] = Slot(operation.shape, self.slots[slot].dtype)
+            for k, position in self.readers[slot]:
+                self.instructions[k] = _reading(self.instructions[k], position, order)
+        return replace(self.program, slots=self.slots, instructions=self.instructions)
+
+    def wanted(self, slot: int) -> tuple[int, ...] | None:
+        """The order of axes that all readers want; None where they differ or have no wish."""
+        if slot in self.results:
+            return None
+        orders = set()
+        for place, position in self.readers.get(slot, ()):
+            operation = getattr(self.instructions[place], "operation", None)
+            if not isinstance(operation, Einsum):
+                return None
+            orders.add(_wanted(operation, operation.reads[position]))
+        return orders.pop() if len(orders) == 1 else None
+
+    def can_be(self, slot: int, order: tuple[int, ...]) -> bool:
+        """Whether an array can be made with its axes in an order and nothing be transposed for it.
+
+        Of what is no matrix of the program, as weights are, elementwise products read any order.
+        A product has the axes of its one matrix first: with weights that samples share these are
+        rows of one large matrix, and the order of the operands cannot be exchanged.
+        """
+        if slot not in self.makers or order == tuple(range(len(order))):
+            return True
+        made = self.instructions[self.makers[slot]]
+        operation = getattr(made, "operation", None)
+        if not isinstance(operation, Einsum) or slot in self.results:
+            return False
+        output = tuple(operation.output[k] for k in order)
+        if {name for name, _ in operation.sizes} == {*output}:
+            orders = [_wanted(replace(operation, output=output), r) for r in operation.reads]
+            return all(
+                own is not None and self.can_be(operand, own)
+                for operand, own in zip(made.inputs, orders, strict=True)
+            )
+        matrices = [s in self.makers for s in made.inputs]
+        if len(matrices) < 2 or matrices.count(True) != 1:
+            return False
+        rows = operation.reads[matrices.index(True)].labels()
+        first = [name in rows for name in output]
+        return first == sorted(first, reverse=True)
+
+
+def _wanted(operation: Einsum, read: Read) -> tuple[int, ...] | None:
+    """The order of an operand's axes that suits an einsum; None where any does.
+
+    Stable: axes about which it has no wish stay as they are.
+    """
+    axes = range(len(read.axes))
+    summed = {name for name, _ in operation.sizes} - {*operation.output}
+    if not summed:
+        if not all(_plain(axis) for axis in read.axes):
+            return None
+        places = {name: k for k, name in enumerate(operation.output)}
+        return tuple(sorted(axes, key=lambda k: places[read.axes[k].labels[0]]))
+    if len(operation.reads) < 2 or operation.written_out:
+        return None
+    return tuple(sorted(axes, key=lambda k: not summed.isdisjoint(read.axes[k].labels)))
+
+
+def _reading(instruction: Instruction, position: int, order: tuple[int, ...]) -> Instruction:
+    """The instruction for an operand whose axes are in another order."""
+    assert isinstance(instruction, EdgeInstruction)
+    assert isinstance(instruction.operation, Einsum)
+    reads = list(instruction.operation.reads)
+    axes = reads[position].axes
+    reads[position] = replace(reads[position], axes=tuple(axes[k] for k in order))
+    return replace(instruction, operation=replace(instruction.operation, reads=tuple(reads)))
 
 
 def oriented(program: Program) -> Program:
@@ -18,7 +128,9 @@ def oriented(program: Program) -> Program:
 
     While arrows are multiplied a matrix is stored with the input's axes first, a result has the
     output's first. A compiler folds a transposition into the product before it, which then may be
-    one that its library does not take. What only one block reads is made as the block has it.
+    one that its library does not take. What only one block reads is made as the block has it,
+    except where a matrix meets weights that would come first (see `_Storage.can_be`): these are the
+    same for all samples, and the transposition is left to the end.
     """
     readers = Counter(slot for i in program.instructions for slot in i.inputs)
     readers.update(s for row in program.blocks for block in row for s in block.slots)
@@ -27,6 +139,7 @@ def oriented(program: Program) -> Program:
         i.outputs[0]: k
         for k, i in enumerate(program.instructions)
         if isinstance(i, EdgeInstruction) and _is_product(i) and readers[i.outputs[0]] == 1
+        if not _has_rows_first(i, program)
     }
     if not products:
         return program
@@ -45,6 +158,19 @@ def _is_product(instruction: EdgeInstruction) -> bool:
         and len(operation.reads) == 2
         and 1 < len(operation.output) < len(operation.sizes)
     )
+
+
+def _has_rows_first(instruction: EdgeInstruction, program: Program) -> bool:
+    """Whether a product of a matrix and an argument of the program has the matrix' axes first."""
+    operation = instruction.operation
+    given = [slot in program.inputs for slot in instruction.inputs]
+    if not isinstance(operation, Einsum) or given.count(True) != 1:
+        return False
+    rows = operation.reads[given.index(False)].labels()
+    summed = {name for name, _ in operation.sizes} - {*operation.output}
+    last = operation.reads[given.index(False)].axes[-1]
+    first = [name in rows for name in operation.output]
+    return first == sorted(first, reverse=True) and not summed.isdisjoint(last.labels)
 
 
 def _turned(block: Block, products: dict[int, int], program: Program) -> Block:
