@@ -33,12 +33,14 @@ class Holding:
         differentiated: slots that are where the program is differentiated.
         tangents: slots whose tangents and cotangents are.
         sines: slots of sines and cosines, which are evaluated together.
+        again: whether results will probably be differentiated.
     """
 
     values: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     differentiated: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     tangents: Collection[int] = ()
     sines: Mapping[int, Sine] = field(default_factory=dict)
+    again: bool = False
 
     def apply(self, slot: int, value: Any, inputs: Sequence[Array]) -> Any:
         """What stands for the value of a slot in a program with these (inexact) inputs."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
 from ..edges.storage import stored_placement
 from ..program.instructions import (
@@ -28,6 +28,7 @@ from .holding import Holding
 from .joined_pulls import joined_pulls
 from .kept_pulls import kept_pulls, value_and_pull
 from .opaque import LinearMap, apply_together, second_derivative
+from .products import matrix_product
 from .recipes import operate
 from .rows import row_hessian
 from .sines import Pair, sine_and_cosine, sine_and_cosine_inside
@@ -57,6 +58,7 @@ def run_program(program: Program, inputs: Sequence[Any], holding: Holding = _NOT
         s for s in map(slots.__getitem__, program.inputs) if jnp.issubdtype(s.dtype, jnp.inexact)
     ]
     # Derivative rules of JAX mix dtypes in places; the user's strictness is about the user's code.
+    dot = matrix_product if holding.again else lax.dot_general
     with jax.numpy_dtype_promotion("standard"):
         joined = joined_pulls(program)
         kept = kept_pulls(program, joined)
@@ -78,7 +80,7 @@ def run_program(program: Program, inputs: Sequence[Any], holding: Holding = _NOT
                     pairs[sine.argument] = _pair(sine, values[0], inexact)
                 results = [pairs[sine.argument][sine.place]]
             else:
-                results = early.pop(k) if k in early else _execute(instruction, values)
+                results = early.pop(k) if k in early else _execute(instruction, values, dot)
             for slot, result in zip(instruction.outputs, results, strict=True):
                 if slot in ways:
                     result.kept = ways[slot]
@@ -104,10 +106,13 @@ def _pair(sine: Sine, argument: Array, inputs: Sequence[Array]) -> Pair:
     return sine_and_cosine(argument)
 
 
-def _execute(instruction: Any, values: list[Any]) -> Sequence[Any]:
+def _execute(instruction: Any, values: list[Any], dot: Callable[..., Array]) -> Sequence[Any]:
     if isinstance(instruction, EdgeInstruction):
-        return [operate(instruction.operation, values, instruction.dtype)]
+        return [operate(instruction.operation, values, instruction.dtype, dot)]
     if isinstance(instruction, PrimalInstruction):
+        if instruction.equation.name == "dot_general":
+            with instruction.equation.context.manager:
+                return [dot(*values, **instruction.equation.params)]
         return _evaluated(instruction.equation, values)
     if isinstance(instruction, LocalInstruction):
         return [instruction.local.fun(*values)]
