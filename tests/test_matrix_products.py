@@ -1,121 +1,85 @@
-"""The form in which products of matrices are emitted, and that it changes no number."""
+"""Derivatives of products of matrices, in every order of transformations."""
 
 import re
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
+from jax import Array
 
-from graphax_lapl import jacve, make_plan
-from graphax_lapl.program.orientation import oriented
+from graphax_lapl import laplacian_ve
 
-BATCH = 64
-
-
-def loss(first, second, x):
-    return jnp.sum(jnp.tanh(jnp.tanh(x @ first) @ second))
+Params = tuple[Array, Array]
 
 
-def scores(q, k, x):
-    return jax.nn.softmax((x @ q) @ (x @ k).T, axis=-1) @ x
+def network(params: Params, x: Array) -> Array:
+    """Two layers on the rows of x: products of a matrix with shared weights."""
+    hidden = jnp.tanh(x @ params[0])
+    return jnp.sum(jnp.sin(hidden @ params[1]))
 
 
-def narrow(first, second, x):
-    return jnp.tanh(second @ jnp.tanh(first @ x))
+def trace(params: Params, x: Array) -> Array:
+    """The Laplacian by JAX's Hessian."""
+    hessian = jax.hessian(lambda flat: network(params, flat.reshape(x.shape)))(x.reshape(-1))
+    return jnp.trace(hessian)
 
 
-def bilinear(w, x):
-    return x.T @ w @ x
+def _arguments() -> tuple[Params, Array]:
+    keys = jax.random.split(jax.random.key(3), 3)
+    shapes = ((2, 4), (4, 5), (3, 3, 2))
+    first, second, xs = (
+        jax.random.normal(k, s, jnp.float64) for k, s in zip(keys, shapes, strict=True)
+    )
+    return (first, second), xs
 
 
-def twice(w, x):
-    return x @ w, jnp.sum(x @ w) * (w.T @ x.T)
+Operator = Callable[[Params, Array], Array]
 
 
-def rotated(w, x):
-    turned = jax.lax.complex(jnp.cos(x @ w), jnp.sin(x @ w))
-    return jnp.sum(jnp.abs(turned @ jax.lax.complex(w.T, jnp.sin(w.T))) ** 2)
+def _loss(operator: Operator, params: Params, xs: Array) -> Array:
+    return jnp.mean(jax.vmap(operator, (None, 0))(params, xs) ** 2)
 
 
-def einsums(w, x):
-    return jnp.einsum("abc,cd,be->aed", w, x.T @ x, jnp.sin(x).T @ x)
-
-
-CASES = {
-    "weights": (loss, (0, 1), [(3, 5), (5, 2), (4, 3)]),
-    "attention": (scores, (0, 1), [(3, 2), (3, 2), (4, 3)]),
-    "narrow middle": (narrow, 2, [(2, 6), (5, 2), (6,)]),
-    "longer weights": (loss, (0, 1), [(3, 5), (5, 2), (6, 3)]),
-    "bilinear": (bilinear, (0, 1), [(4, 4), (4, 3)]),
-    "two outputs": (twice, (0, 1), [(3, 2), (4, 3)]),
-    "complex inside": (rotated, (0, 1), [(3, 2), (4, 3)]),
-    "three axes": (einsums, (0, 1), [(2, 3, 3), (4, 3)]),
+WAYS: dict[str, Callable[[Operator], Callable[..., Any]]] = {
+    "gradient of a batch": lambda f: jax.grad(lambda p, xs: _loss(f, p, xs)),
+    "gradient of a jitted operator": lambda f: jax.grad(lambda p, xs: _loss(jax.jit(f), p, xs)),
+    "batch of gradients": lambda f: jax.vmap(jax.grad(f), (None, 0)),
+    "batch of weights": lambda f: (
+        lambda p, xs: jax.grad(
+            lambda p: jnp.sum(jax.vmap(f, (0, None))(jax.tree.map(lambda w: w[None] * 2, p), xs[0]))
+        )(p)
+    ),
+    "one gradient": lambda f: lambda p, xs: jax.grad(f)(p, xs[0]),
+    "forward mode": lambda f: lambda p, xs: jax.jvp(lambda p: _loss(f, p, xs), (p,), (p,)),
+    "forward over reverse": lambda f: (
+        lambda p, xs: jax.jvp(jax.grad(lambda p: _loss(f, p, xs)), (p,), (p,))
+    ),
+    "with respect to x": lambda f: jax.grad(lambda p, xs: _loss(f, p, xs), 1),
+    "batch of a batch": lambda f: jax.grad(
+        lambda p, xs: jnp.sum(jax.vmap(lambda s: _loss(f, p, s * xs))(jnp.arange(1.0, 3.0)))
+    ),
+    "rematerialised": lambda f: jax.grad(jax.checkpoint(lambda p, xs: _loss(f, p, xs))),
 }
 
 
-def inputs(shapes, batch=(), dtype=np.float64, seed=0):
-    random = np.random.default_rng(seed)
-    return [random.normal(size=(*batch, *shape)).astype(dtype) for shape in shapes]
+@pytest.mark.parametrize("way", WAYS)
+def test_derivatives_of_a_laplacian(way: str) -> None:
+    params, xs = _arguments()
+    found = jax.jit(WAYS[way](laplacian_ve(network, argnums=1)))(params, xs)
+    expected = WAYS[way](trace)(params, xs)
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        assert jnp.allclose(one, other, rtol=1e-9, atol=1e-9)
 
 
-def assert_equal(found, expected):
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-10), found, expected
-    )
-
-
-@pytest.mark.parametrize("order", ["forward", "reverse", "auto"])
-@pytest.mark.parametrize("name", list(CASES))
-def test_jacobians_of_products(name, order):
-    fun, argnums, shapes = CASES[name]
-    batch = inputs(shapes, (3,), seed=1)
-    expected = jax.jit(jax.vmap(jax.jacrev(fun, argnums)))(*batch)
-    assert_equal(jax.jit(jax.vmap(jacve(fun, order, argnums)))(*batch), expected)
-
-
-def test_sparse_results_are_the_dense_ones():
-    fun, argnums, shapes = CASES["two outputs"]
-    values = inputs(shapes)
-    sparse = jacve(fun, argnums=argnums, sparse_representation=True)(*values)
-    dense = jax.tree.map(lambda j: j.todense(), sparse, is_leaf=lambda j: hasattr(j, "todense"))
-    assert_equal(dense, jax.jacrev(fun, argnums)(*values))
-
-
-@pytest.mark.parametrize("name", ["weights", "longer weights", "narrow middle"])
-def test_results_are_not_transposed_at_the_end(name):
-    fun, argnums, shapes = CASES[name]
-    jaxpr = jax.make_jaxpr(jax.jit(jacve(fun, argnums=argnums), inline=True))(*inputs(shapes)).jaxpr
-    makers = {v: e.primitive.name for e in jaxpr.eqns for v in e.outvars}
-    assert "transpose" not in [makers[v] for v in jaxpr.outvars]
-
-
-def test_a_product_with_several_readers_stays_as_it_is():
-    plan = make_plan(*_with_inputs("narrow middle"), argnums=2, order="reverse")
-    assert oriented(plan.program) is not plan.program
-    shared = plan.program.without_dead_code(None)
-    shared.values = [*shared.values, *(s for row in shared.blocks for b in row for s in b.slots)]
-    assert oriented(shared) is shared
-
-
-def test_products_for_every_sample_contract_the_last_axis():
-    # The only form that XLA's CPU library takes; another one is many times slower.
-    shapes = CASES["longer weights"][2]
-    gradient = jax.vmap(jacve(loss, argnums=(0, 1)), (None, None, 0))
-    values = inputs(shapes[:2], dtype=np.float32)
-    text = jax.jit(gradient).lower(*values, *inputs(shapes[2:], (BATCH,), np.float32)).compile()
-    forms = re.findall(r"lhs_batch_dims=\{0\}, lhs_contracting_dims=\{(\d)\}", text.as_text())
-    assert forms
-    assert set(forms) == {"2"}
-
-
-def test_short_sums_are_written_out():
-    fun, argnums, shapes = CASES["weights"]
-    values = inputs(shapes)
-    text = str(jax.make_jaxpr(jax.jit(jacve(fun, "reverse", argnums), inline=True))(*values))
-    assert text.count("dot_general") == 2  # the function's own
-
-
-def _with_inputs(name):
-    fun, _, shapes = CASES[name]
-    return fun, *inputs(shapes)
+def test_gradients_of_weights_are_contracted_over_one_axis() -> None:
+    """Rows and batch are one axis, so that no cotangent is transposed."""
+    params, xs = _arguments()
+    step = jax.jit(WAYS["gradient of a batch"](laplacian_ve(network, argnums=1)))
+    text = step.lower(params, xs).as_text()
+    products = [line for line in text.splitlines() if "dot_general" in line]
+    shared = [line for line in products if "batching_dims" not in line]
+    axes = [re.findall(r"contracting_dims = \[(.*?)\]", line) for line in shared]
+    assert ["0"] in axes  # the gradients
+    assert all("," not in found for line in axes for found in line)

@@ -167,8 +167,7 @@ class Plan:
     def run(self, inputs: Sequence[Any], values: bool, sparse: bool, stable: bool) -> Any:
         """Carry the plan out, compiled where the plan will be met again (`stable`)."""
         # Within a program that is traced as a whole, one more would be traced to be read again.
-        # What is differentiated again is left to JAX's derivative of a program.
-        staged = not self.again and is_traced(jnp.zeros(()))
+        staged = is_traced(jnp.zeros(()))
         jitted = stable and not staged and not jax.config.jax_disable_jit  # type: ignore[attr-defined]
         return self.emitted(values, sparse, jitted)(inputs)
 
@@ -213,6 +212,7 @@ class Plan:
             stored_products(program),
             pairs,
             whole,
+            again=True,
         )
 
     def emitted(

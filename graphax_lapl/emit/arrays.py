@@ -6,7 +6,7 @@ Only `lax` primitives are emitted: no nested jits, no dtype surprises, nothing t
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -201,8 +201,10 @@ def broadcast_labels(
     return lax.broadcast_in_dim(value, tuple(sizes[n] for n in output), places)
 
 
-def einsum(operation: Einsum, operands: Sequence[Array]) -> Array:
-    """Evaluate one einsum of a program."""
+def einsum(
+    operation: Einsum, operands: Sequence[Array], dot: Callable[..., Array] = lax.dot_general
+) -> Array:
+    """Evaluate one einsum of a program; `dot` is what products of matrices are made by."""
     sizes = dict(operation.sizes)
     output = operation.output
     views = [read(v, r, sizes) for v, r in zip(operands, operation.reads, strict=True)]
@@ -214,8 +216,10 @@ def einsum(operation: Einsum, operands: Sequence[Array]) -> Array:
             names = tuple(name for name in names if name in output)
         result = broadcast_labels(value, names, output, sizes)
     else:
-        multiply = _sum_of_products if operation.written_out else _product
-        result = multiply(views[0], views[1], output, sizes)
+        if operation.written_out:
+            result = _sum_of_products(views[0], views[1], output, sizes)
+        else:
+            result = _product(views[0], views[1], output, sizes, dot)
     result = scaled(result, operation.coefficient)
     if operation.real and jnp.issubdtype(result.dtype, jnp.complexfloating):
         result = lax.real(result)
@@ -227,6 +231,7 @@ def _product(
     second: tuple[Array, tuple[int, ...]],
     output: tuple[int, ...],
     sizes: dict[int, int],
+    dot: Callable[..., Array],
 ) -> Array:
     sides = []
     for (value, names), (_, others) in ((first, second), (second, first)):
@@ -271,7 +276,7 @@ def _product(
         # Under `jax.vmap` the left operand has to hold the contracted axis last. XLA folds a
         # transposition into the product again, but turns operands with two free axes itself.
         left, left_names = lax.expand_dims(left, (0,)), (UNIT, *left_names)
-    result = lax.dot_general(
+    result = dot(
         left,
         right,
         (

@@ -35,6 +35,7 @@ class Holding:
         tangents: slots whose tangents and cotangents are.
         sines: slots of sines and cosines, which are evaluated together.
         regions: expressions that are evaluated as a whole, by the slots that they end in.
+        again: whether results will probably be differentiated.
     """
 
     values: Mapping[int, tuple[int, int]] = field(default_factory=dict)
@@ -42,6 +43,7 @@ class Holding:
     tangents: Collection[int] = ()
     sines: Mapping[int, Sine] = field(default_factory=dict)
     regions: Mapping[int, Region] = field(default_factory=dict)
+    again: bool = False
 
     def apply(self, slot: int, value: Any, inputs: Sequence[Array]) -> Any:
         """What stands for the value of a slot in a program with these (inexact) inputs."""

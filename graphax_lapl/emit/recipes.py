@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from jax import Array
+from jax import Array, lax
 
 from ..edges.operations import (
     Assemble,
@@ -31,10 +31,15 @@ def run_recipe(recipe: Recipe, operands: Sequence[Any], dtype: Any) -> list[Any]
     return [values[p] for p in recipe.operands]
 
 
-def operate(operation: Operation, values: Sequence[Any], dtype: Any) -> Array:
-    """Carry one operation out on arrays (and opaque linear maps)."""
+def operate(
+    operation: Operation,
+    values: Sequence[Any],
+    dtype: Any,
+    dot: Callable[..., Array] = lax.dot_general,
+) -> Array:
+    """Carry one operation out on arrays (and opaque linear maps); `dot` as for `einsum`."""
     if isinstance(operation, Einsum):
-        return einsum(operation, values)
+        return einsum(operation, values, dot)
     if isinstance(operation, Combine):
         return combine(operation, values)
     if isinstance(operation, Overlay):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
 from ..edges.storage import stored_placement
 from ..program.instructions import (
@@ -31,6 +31,7 @@ from .holding import Holding, held
 from .joined_pulls import joined_pulls
 from .kept_pulls import kept_pulls, value_and_pull
 from .opaque import LinearMap, apply_together, second_derivative
+from .products import matrix_product
 from .recipes import operate
 from .regions import evaluated, sum_of_products
 from .rows import row_hessian
@@ -61,6 +62,7 @@ def run_program(program: Program, inputs: Sequence[Any], holding: Holding = _NOT
         s for s in map(slots.__getitem__, program.inputs) if jnp.issubdtype(s.dtype, jnp.inexact)
     ]
     # Derivative rules of JAX mix dtypes in places; the user's strictness is about the user's code.
+    dot = matrix_product if holding.again else lax.dot_general
     with jax.numpy_dtype_promotion("standard"):
         joined = joined_pulls(program)
         kept = kept_pulls(program, joined)
@@ -73,7 +75,7 @@ def run_program(program: Program, inputs: Sequence[Any], holding: Holding = _NOT
             if not whole.isdisjoint(instruction.outputs):
                 region = holding.regions.get(instruction.outputs[0])
                 if region is not None:
-                    slots[region.result] = _region(region, slots, holding)
+                    slots[region.result] = _region(region, slots, holding, dot)
                 continue
             if k in joined:
                 early.update(
@@ -91,7 +93,7 @@ def run_program(program: Program, inputs: Sequence[Any], holding: Holding = _NOT
             elif SINES_INSIDE and k in products and len(values) == 2:
                 results = [_product(instruction, products[k], slots)]
             else:
-                results = early.pop(k) if k in early else _execute(instruction, values)
+                results = early.pop(k) if k in early else _execute(instruction, values, dot)
             for slot, result in zip(instruction.outputs, results, strict=True):
                 if slot in ways:
                     result.kept = ways[slot]
@@ -118,7 +120,9 @@ def _product(instruction: Any, expression: int, slots: Sequence[Any]) -> Array:
     return scaled(total, instruction.operation.coefficient)
 
 
-def _region(region: Region, slots: Sequence[Any], holding: Holding) -> Array:
+def _region(
+    region: Region, slots: Sequence[Any], holding: Holding, dot: Callable[..., Array]
+) -> Array:
     """What a region ends in."""
     arguments = tuple(dict.fromkeys(argument for argument, _ in region.sines.values()))
 
@@ -128,7 +132,7 @@ def _region(region: Region, slots: Sequence[Any], holding: Holding) -> Array:
             own[slot] = pairs[arguments.index(argument)][place]
         for instruction in region.instructions:
             (slot,) = instruction.outputs
-            (value,) = _execute(instruction, [own[s] for s in instruction.inputs])
+            (value,) = _execute(instruction, [own[s] for s in instruction.inputs], dot)
             own[slot] = held(value, holding.values[slot]) if slot in holding.values else value
         return own[region.result]
 
@@ -142,10 +146,13 @@ def _pair(sine: Sine, argument: Array, inputs: Sequence[Array]) -> Pair:
     return sine_and_cosine(argument)
 
 
-def _execute(instruction: Any, values: list[Any]) -> Sequence[Any]:
+def _execute(instruction: Any, values: list[Any], dot: Callable[..., Array]) -> Sequence[Any]:
     if isinstance(instruction, EdgeInstruction):
-        return [operate(instruction.operation, values, instruction.dtype)]
+        return [operate(instruction.operation, values, instruction.dtype, dot)]
     if isinstance(instruction, PrimalInstruction):
+        if instruction.equation.name == "dot_general":
+            with instruction.equation.context.manager:
+                return [dot(*values, **instruction.equation.params)]
         return _evaluated(instruction.equation, values)
     if isinstance(instruction, LocalInstruction):
         return [instruction.local.fun(*values)]

@@ -1,0 +1,115 @@
+"""Products of matrices whose derivatives see all rows of a batch as one axis."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax import Array, lax
+from jax.custom_batching import custom_vmap
+from jax.custom_derivatives import SymbolicZero, zero_from_primal
+
+__all__ = ["matrix_product"]
+
+Dimensions = Any
+
+
+def matrix_product(
+    left: Array, right: Array, dimension_numbers: Dimensions, **params: Any
+) -> Array:
+    """`lax.dot_general`, with a better derivative where the right operand is shared by a batch.
+
+    The gradient of weights is `x^T g`, summed over rows and batch. JAX's transposition rule asks
+    for a product that is contracted over both axes, and for that XLA writes `g` transposed. Where
+    `jax.vmap` has made the batch the first axis of `x`, batch and rows are taken as one axis
+    instead, which moves nothing, and XLA's libraries read either operand as it lies.
+
+    Args:
+        left: an array.
+        right: an array.
+        dimension_numbers: as for `lax.dot_general`.
+        params: further parameters of it.
+    """
+    contracting, (batch, _) = dimension_numbers
+    summed = len(contracting[0])
+    rows = left.ndim - summed
+    ordered = tuple(contracting[0]) == tuple(range(rows, left.ndim))
+    if batch or not ordered or not rows or params.get("out_sharding") is not None:
+        plain: Array = lax.dot_general(left, right, dimension_numbers, **params)
+        return plain
+    dimensions = tuple(tuple(map(tuple, pair)) for pair in dimension_numbers)
+    result: Array = _product(dimensions, tuple(sorted(params.items())))(left, right)
+    return result
+
+
+@functools.lru_cache(maxsize=256)
+def _product(
+    dimension_numbers: Dimensions, params: tuple[tuple[str, Any], ...]
+) -> Callable[[Array, Array], Array]:
+    """The product with a rule for `jax.jvp`; the left operand's contracted axes are its last."""
+    given = dict(params)
+    summed = len(dimension_numbers[0][0])
+    first = (tuple(range(1, 1 + summed)), dimension_numbers[0][1])
+
+    def plain(left: Array, right: Array) -> Array:
+        result: Array = lax.dot_general(left, right, dimension_numbers, **given)
+        return result
+
+    def of_matrix(left: Array, right: Array) -> Array:
+        result: Array = lax.dot_general(left, right, (first, ((), ())), **given)
+        return result
+
+    @jax.custom_jvp
+    def product(left: Array, right: Array) -> Array:
+        return plain(left, right)
+
+    def differentiated(primals: Any, tangents: Any) -> tuple[Array, Any]:
+        left, right = primals
+        out = product(left, right)
+        parts = []
+        if not isinstance(tangents[0], SymbolicZero):
+            parts.append(plain(tangents[0], right))
+        if not isinstance(tangents[1], SymbolicZero):
+            parts.append(_rows_together(plain, of_matrix, summed, left, tangents[1]))
+        if not parts:
+            return out, zero_from_primal(out, symbolic_zeros=True)
+        return out, functools.reduce(lax.add, parts)
+
+    product.defjvp(differentiated, symbolic_zeros=True)
+    return product
+
+
+def _rows_together(
+    plain: Callable[..., Array],
+    of_matrix: Callable[..., Array],
+    summed: int,
+    left: Array,
+    right: Array,
+) -> Array:
+    """The product, under `jax.vmap` over the left operand with rows and batch as one axis.
+
+    A function with a rule for `jax.vmap` has no transpose. The rule is therefore used where
+    batching is the innermost transformation, so that it has run when the call returns and what it
+    emitted is all that is left; elsewhere the call's result is dropped.
+    """
+    ran: list[bool] = []
+
+    @custom_vmap
+    def product(left: Array, right: Array) -> Array:
+        return plain(left, right)
+
+    @product.def_vmap
+    def _(size: int, batched: list[bool], left: Array, right: Array) -> tuple[Array, bool]:
+        del size
+        ran.append(True)
+        if not batched[0] or batched[1]:
+            axes = [0 if along else None for along in batched]
+            return jax.vmap(plain, in_axes=axes)(left, right), True
+        matrix = lax.collapse(left, 0, left.ndim - summed)
+        result = of_matrix(matrix, right)
+        return lax.reshape(result, (*left.shape[: left.ndim - summed], *result.shape[1:])), True
+
+    result: Array = product(left, right)
+    return result if ran else plain(left, right)
