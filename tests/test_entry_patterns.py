@@ -183,3 +183,48 @@ def test_random_loops(seed: int) -> None:
 
     for order in ("forward", "reverse"):
         check_pattern(fun, order)
+
+
+def doubling(x: Any) -> Any:
+    """Positions that do not grow steadily: 1, 2, 4, 8."""
+
+    def step(carry: Any, _: Any) -> Any:
+        i, y = carry
+        return (2 * i, y.at[i].set(jnp.sin(x[i]))), None
+
+    return lax.scan(step, (1, jnp.zeros(12)), None, length=4)[0][1]
+
+
+def by_fives(x: Any) -> Any:
+    """Downwards, and over the end of the array, where nothing is written."""
+
+    def step(carry: Any, k: Any) -> Any:
+        i, y = carry
+        return (i - 5, y.at[i + k].set(x[k] ** 2)), x[i]
+
+    (_, y), read = lax.scan(step, (16, jnp.zeros(12)), jnp.arange(4), reverse=True)
+    return y, read
+
+
+@pytest.mark.parametrize("fun", [doubling, by_fives])
+def test_integers_of_all_steps(fun: Callable[..., Any]) -> None:
+    x = jnp.linspace(0.1, 1.0, 12)
+    found = jax.tree.leaves(jacve(fun, order="reverse")(x))
+    for one, other in zip(found, jax.tree.leaves(jax.jacfwd(fun)(x)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12)
+
+
+def test_the_last_of_several_updates_stays() -> None:
+    """Slices are written in the order of their indices, wherever their dimensions stand."""
+    rows = np.array([[0], [2], [0]])
+    numbers = lax.ScatterDimensionNumbers(
+        update_window_dims=(0,), inserted_window_dims=(0,), scatter_dims_to_operand_dims=(0,)
+    )
+
+    def write(x: Any, u: Any) -> Any:
+        return lax.scatter(x, rows, u, numbers)
+
+    x, u = jnp.ones((3, 2)), jnp.arange(6.0).reshape(2, 3)
+    for i in range(2):
+        found = jacve(write, argnums=i, order="forward")(x, u)
+        np.testing.assert_array_equal(found, jax.jacfwd(write, argnums=i)(x, u))
