@@ -149,9 +149,14 @@ def _is_sine(instruction: Instruction, program: Program) -> bool:
 
 
 def _is_total(instruction: Instruction, program: Program) -> bool:
-    """Whether all entries of an array, or of a product of two of one shape, are summed."""
+    """Whether all entries of an array, or of a product of two of one shape, are summed.
+
+    A product of numbers sums nothing: it works entry by entry itself.
+    """
     operation = getattr(instruction, "operation", None)
     if not isinstance(operation, Einsum) or operation.output or operation.real:
+        return False
+    if not operation.sizes:
         return False
     types = {(program.slots[s].shape, program.slots[s].dtype) for s in instruction.inputs}
     names = {plain_labels(read) for read in operation.reads}
