@@ -51,7 +51,8 @@ def is_gathered(structure: Structure) -> bool:
     if terms < MIN_GATHERED_TERMS:
         return False
     if structure.size > MAX_GATHERED:
-        return SPARSE * sum(term.entries for term in structure.terms) <= structure.size
+        few = SPARSE * sum(term.entries for term in structure.terms) <= structure.size
+        return few and structure.size < 2**31  # positions are numbers of 32 bits
     return 2 * len(coordinate_layout(structure).indices) <= structure.size
 
 
@@ -66,7 +67,7 @@ def gathered_dense(
     if structure.size > MAX_GATHERED:
         dense = lax.scatter(
             jnp.zeros((structure.size,), entries.dtype),
-            places.astype(np.int32 if structure.size < 2**31 else np.int64)[:, None],
+            places.astype(np.int32)[:, None],
             entries,
             _SCATTER,
             indices_are_sorted=bool((np.diff(places) > 0).all()),
