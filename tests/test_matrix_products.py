@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 from jax import Array
 
-from graphax_lapl import laplacian_ve
+from graphax_lapl import jacve, laplacian_ve
 
 Params = tuple[Array, Array]
 
@@ -83,3 +83,62 @@ def test_gradients_of_weights_are_contracted_over_one_axis() -> None:
     axes = [re.findall(r"contracting_dims = \[(.*?)\]", line) for line in shared]
     assert ["0"] in axes  # the gradients
     assert all("," not in found for line in axes for found in line)
+
+
+def gate(x: Array, first: Array, second: Array, third: Array) -> Array:
+    """What two matrices of weights make of x, both scaled by numbers of the sample."""
+    inner = jnp.tanh(first @ x) * x
+    return jnp.sin(second @ inner) * jnp.exp(third @ x) + x
+
+
+@pytest.mark.parametrize("order", ["auto", "forward", "reverse", "markowitz"])
+def test_products_with_shared_weights_have_no_batch(order: str) -> None:
+    """For a batch all of them are single large products, with the batch first."""
+    keys = jax.random.split(jax.random.key(7), 4)
+    xs, *weights = (
+        jax.random.normal(k, s, jnp.float64)
+        for k, s in zip(keys, ((3, 6), (6, 6), (6, 6), (6, 6)), strict=True)
+    )
+    found = jax.vmap(jacve(gate, order=order), (0, None, None, None))
+    expected = jax.vmap(jax.jacfwd(gate), (0, None, None, None))(xs, *weights)
+    assert jnp.allclose(found(xs, *weights), expected, rtol=1e-12, atol=1e-12)
+    text = str(jax.make_jaxpr(found)(xs, *weights))
+    products = re.findall(r"f64\[([\d,]+)\] = dot_general\[\s*dimension_numbers=(.*)", text)
+    assert len(products) >= 4
+    assert all(numbers.startswith("(([") and "([], [])" in numbers for _, numbers in products)
+    assert [shape for shape, _ in products].count("3,6") == 3
+
+
+def test_a_vector_is_scaled_before_the_weights_where_it_stands_between() -> None:
+    """`V diag(s) (W + ...)`: s belongs to the matrix on its right."""
+    keys = jax.random.split(jax.random.key(8), 3)
+    x, first, second = (
+        jax.random.normal(k, s, jnp.float64)
+        for k, s in zip(keys, ((5,), (7, 5), (9, 7)), strict=True)
+    )
+
+    def fun(x: Array) -> Array:
+        return second @ jnp.tanh(first @ jnp.sin(x) + jnp.sum(x**3))
+
+    for order in ("auto", "forward", "reverse", "markowitz"):
+        found = jacve(fun, order=order)(x)
+        assert jnp.allclose(found, jax.jacfwd(fun)(x), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "precision", [None, (jax.lax.Precision.HIGHEST, jax.lax.Precision.DEFAULT)]
+)
+def test_a_matrix_times_a_vector_is_the_same(precision: Any) -> None:
+    """Its operands change places, what is said about them too."""
+    numbers = (((0, 2), (1, 0)), ((), ()))
+
+    def fun(w: Array, x: Array) -> Array:
+        return jnp.sin(jax.lax.dot_general(w, x, numbers, precision=precision))
+
+    keys = jax.random.split(jax.random.key(9), 2)
+    w, x = (
+        jax.random.normal(k, s, jnp.float64) for k, s in zip(keys, ((2, 4, 3), (3, 2)), strict=True)
+    )
+    for argnums in (0, 1):
+        found = jacve(fun, argnums=argnums)(w, x)
+        assert jnp.allclose(found, jax.jacrev(fun, argnums)(w, x), rtol=1e-12, atol=1e-12)

@@ -22,6 +22,7 @@ from ..errors import InvalidArgumentError
 from ..graph.computational_graph import ComputationalGraph
 from ..graph.tracing import is_traced
 from ..program.builder import Begun, build_program
+from ..program.common_weights import weights_first
 from ..program.counts import (
     BYTES_PER_OPERATION,
     OpCounts,
@@ -181,7 +182,7 @@ class Plan:
         """
         program = self.pruned(values)
         if not self.again:
-            program = contracted_last(program)
+            program = contracted_last(weights_first(program))
         if not sparse:
             program = oriented(program)
         write: Callable[..., Any] = stored_arrays if sparse else dense_block

@@ -11,9 +11,39 @@ from jax import Array, lax
 from jax.custom_batching import custom_vmap
 from jax.custom_derivatives import SymbolicZero, zero_from_primal
 
-__all__ = ["matrix_product"]
+__all__ = ["matrix_product", "vector_first"]
 
 Dimensions = Any
+
+
+def vector_first(
+    dot: Callable[..., Array],
+    left: Array,
+    right: Array,
+    dimension_numbers: Dimensions,
+    precision: Any = None,
+    **params: Any,
+) -> Array:
+    """A product as the function has it; of a matrix and a vector, with the vector on the left.
+
+    A batch of vectors times a matrix that is shared has the free axes of the left operand first.
+    On the right the batch would come last, and everything that reads a sample's numbers would read
+    them with strides of the batch's size.
+
+    Args:
+        dot: `lax.dot_general`, or something like it.
+        left: an array.
+        right: an array.
+        dimension_numbers: as for `lax.dot_general`.
+        precision: as for `lax.dot_general`.
+        params: further parameters of it.
+    """
+    (summed, also), (batch, _) = dimension_numbers
+    if not batch and len(also) == right.ndim and len(summed) < left.ndim:
+        left, right, dimension_numbers = right, left, ((also, summed), ((), ()))
+        if isinstance(precision, tuple):
+            precision = precision[::-1]
+    return dot(left, right, dimension_numbers, precision=precision, **params)
 
 
 def matrix_product(

@@ -31,7 +31,7 @@ from .holding import Holding, held
 from .joined_pulls import joined_pulls
 from .kept_pulls import kept_pulls, value_and_pull
 from .opaque import LinearMap, apply_together, second_derivative
-from .products import matrix_product
+from .products import matrix_product, vector_first
 from .recipes import operate
 from .regions import evaluated, sum_of_products
 from .rows import row_hessian
@@ -152,7 +152,7 @@ def _execute(instruction: Any, values: list[Any], dot: Callable[..., Array]) -> 
     if isinstance(instruction, PrimalInstruction):
         if instruction.equation.name == "dot_general":
             with instruction.equation.context.manager:
-                return [dot(*values, **instruction.equation.params)]
+                return [vector_first(dot, *values, **instruction.equation.params)]
         return _evaluated(instruction.equation, values)
     if isinstance(instruction, LocalInstruction):
         return [instruction.local.fun(*values)]

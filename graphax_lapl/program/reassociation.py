@@ -13,7 +13,7 @@ from ..edges.terms import Number
 from .instructions import EdgeInstruction, Instruction, Program, Slot
 from .rewriting import Rewriting
 
-__all__ = ["reassociate"]
+__all__ = ["Factor", "Reassociation", "reassociate"]
 
 #: Sums of more factors are left as they are; the search is exhaustive.
 MAX_FACTORS = 5
@@ -29,11 +29,11 @@ def reassociate(program: Program) -> Program:
     a matrix; summing `W[i, k] V[k, i]` over i first leaves two vectors, of which one does not even
     depend on the point.
     """
-    return _Reassociation(program).rewritten()
+    return Reassociation(program).rewritten()
 
 
 @dataclass(frozen=True)
-class _Factor:
+class Factor:
     """A factor of a product: how it is read, and its slot."""
 
     read: Read
@@ -48,8 +48,11 @@ class _Step:
     pairs: tuple[tuple[int, int], ...]
 
 
-class _Reassociation(Rewriting):
+class Reassociation(Rewriting):
+    """Writes sums of products of a few factors in another order."""
+
     def applies(self, instruction: EdgeInstruction) -> bool:
+        """Whether it is a sum of products."""
         return _is_sum(instruction.operation)
 
     def product_read(self, read: Read, slot: int, root: EdgeInstruction) -> EdgeInstruction | None:
@@ -68,13 +71,13 @@ class _Reassociation(Rewriting):
         return maker if plain and len({*names}) == len(names) else None
 
     def replacement(self, root: EdgeInstruction) -> list[Instruction]:
-        """The sum's instructions in its cheapest order."""
+        """The sum's instructions in the order that is chosen."""
         operation = root.operation
         assert isinstance(operation, Einsum)
         sizes = dict(operation.sizes)
         coefficient: Number = operation.coefficient
         factors = [
-            _Factor(read, slot) for read, slot in zip(operation.reads, root.inputs, strict=True)
+            Factor(read, slot) for read, slot in zip(operation.reads, root.inputs, strict=True)
         ]
         cost, inner = _box(sizes, sizes), []
         position = 0
@@ -89,7 +92,7 @@ class _Reassociation(Rewriting):
             assert isinstance(product, Einsum)
             names = dict(zip(product.output, (a.labels[0] for a in read.axes), strict=True))
             factors[position : position + 1] = [
-                _Factor(Read(tuple(a.renamed(names) for a in own.axes), own.conj), own_slot)
+                Factor(Read(tuple(a.renamed(names) for a in own.axes), own.conj), own_slot)
                 for own, own_slot in zip(product.reads, maker.inputs, strict=True)
             ]
             coefficient *= product.coefficient
@@ -98,17 +101,32 @@ class _Reassociation(Rewriting):
             inner.append(slot)
         if not inner or not 2 < len(factors) <= MAX_FACTORS:
             return [root]
-        labels = tuple(frozenset(factor.read.labels()) for factor in factors)
-        best = _cheapest(labels, frozenset(operation.output), operation.sizes)
-        if best.cost > (1 if _is_loop(operation) else WORTHWHILE) * cost:
+        pairs = self.order(operation, factors, cost)
+        if pairs is None:
             return [root]
         self.absorbed.update(inner)
-        return self.multiplied(root, factors, best.pairs, coefficient)
+        return self.multiplied(root, factors, pairs, coefficient)
+
+    def order(
+        self, operation: Einsum, factors: Sequence[Factor], cost: int
+    ) -> Sequence[tuple[int, int]] | None:
+        """Which factors are multiplied with which, positions as the list changes; None for as is.
+
+        Args:
+            operation: the sum.
+            factors: what it is the sum of products of.
+            cost: multiplications of the order that stands.
+        """
+        labels = tuple(frozenset(factor.read.labels()) for factor in factors)
+        best = _cheapest(labels, frozenset(operation.output), operation.sizes)
+        return (
+            best.pairs if best.cost <= (1 if _is_loop(operation) else WORTHWHILE) * cost else None
+        )
 
     def multiplied(
         self,
         root: EdgeInstruction,
-        factors: list[_Factor],
+        factors: list[Factor],
         pairs: Sequence[tuple[int, int]],
         coefficient: Number,
     ) -> list[Instruction]:
@@ -133,7 +151,7 @@ class _Reassociation(Rewriting):
                 step = replace(step, output=kept, coefficient=1, real=False)
                 self.slots.append(Slot(step.shape, self.slots[slot].dtype))
                 slot = len(self.slots) - 1
-                factors.append(_Factor(Read(tuple(label(name) for name in kept)), slot))
+                factors.append(Factor(Read(tuple(label(name) for name in kept)), slot))
             else:
                 step = replace(step, coefficient=coefficient)
             inputs = tuple(factor.slot for factor in chosen)
@@ -155,7 +173,7 @@ def _is_loop(operation: Einsum) -> bool:
     return bool(operation.output) and first & second >= {*operation.output}
 
 
-def _order(factors: Sequence[_Factor]) -> list[int]:
+def _order(factors: Sequence[Factor]) -> list[int]:
     """The labels of factors, in the order in which they hold them."""
     axes = [axis for factor in factors for axis in factor.read.axes]
     return list(dict.fromkeys(name for axis in axes for name in axis.labels))

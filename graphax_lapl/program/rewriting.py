@@ -35,7 +35,7 @@ class Rewriting(ABC):
         """The program with its instructions replaced, the last one first."""
         result: list[Instruction] = []
         for instruction in reversed(self.program.instructions):
-            if instruction.outputs[0] in self.absorbed:
+            if not self.absorbed.isdisjoint(instruction.outputs):
                 continue
             made: list[Instruction] = [instruction]
             if isinstance(instruction, EdgeInstruction) and self.applies(instruction):

@@ -1,0 +1,60 @@
+"""Products with weights that samples share, before what each sample scales them with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ..edges.operations import Einsum
+from .instructions import Program
+from .reassociation import Factor, Reassociation
+
+__all__ = ["weights_first"]
+
+#: Numbers of the product that are scaled instead of the weights, for each number of these.
+MORE_SCALED = 2
+
+
+def weights_first(program: Program) -> Program:
+    """Multiply matrices with weights first, and scale the product instead of the weights.
+
+    `diag(v) W` times a matrix is for a batch one small product for each sample; `W` times the
+    matrix is a single large product where all samples have the same weights. Both take as many
+    multiplications.
+    """
+    return _WeightsFirst(replace(program, slots=[*program.slots])).rewritten()
+
+
+class _WeightsFirst(Reassociation):
+    def order(
+        self, operation: Einsum, factors: Sequence[Factor], cost: int
+    ) -> Sequence[tuple[int, int]] | None:
+        """Weights times the matrix, then the vector; or the vector on the matrix before."""
+        del cost
+        given = [factor.slot in self.program.inputs for factor in factors]
+        if len(factors) != 3 or given.count(True) != 1:
+            return None
+        sizes = dict(operation.sizes)
+        weights = given.index(True)
+        first, second = (k for k in range(3) if k != weights)
+        labels = [factor.read.labels() for factor in factors]
+        # The vector is the one that only holds labels of the weights.
+        vector, matrix = (first, second) if labels[first] < labels[weights] else (second, first)
+        kept = {*operation.output}
+        product = (labels[weights] | labels[matrix]) & kept
+        if (
+            not labels[vector] < labels[weights]
+            or not labels[matrix] - labels[weights]
+            or not kept - labels[matrix]
+            or not kept - labels[weights]
+        ):
+            return None
+        if labels[vector] <= kept and len(product) < len(sizes):
+            scaled, pairs = product, ((matrix, weights), (0, 1))
+        elif labels[vector] <= labels[matrix]:
+            scaled, pairs = labels[matrix], ((vector, matrix), (0, 1))
+        else:
+            return None
+        numbers = [math.prod(sizes[name] for name in box) for box in (scaled, labels[weights])]
+        return pairs if numbers[0] <= MORE_SCALED * numbers[1] else None
