@@ -251,3 +251,30 @@ def test_backward_functions_keep_their_sparsity() -> None:
         assert_same(block, expected)
     first = jax.eval_shape(jacve(scaled, sparse_representation=True), X, y)
     assert first.nse == X.size
+
+
+def test_a_branch_is_evaluated_once_for_all_its_rows() -> None:
+    """Rows from several outputs to several inputs go back through what the value's branch kept."""
+
+    def one(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return jnp.linalg.solve(a, b), jnp.sin(b) * a[0]
+
+    def other(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return a @ b, jnp.cumsum(b) + a[1]
+
+    def fun(x: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
+        u, v = jax.lax.cond(b[0] > 0, one, other, jnp.cos(x) + 3 * jnp.eye(3), jnp.exp(b))
+        return jnp.sin(u) * v, jnp.sum(jnp.tanh(u * v))
+
+    x = jax.random.normal(jax.random.key(0), (3, 3), jnp.float64)
+    b = jax.random.normal(jax.random.key(1), (3,), jnp.float64)
+    found = jax.jit(jacve(fun, argnums=(0, 1), order="reverse"))
+    expected = jax.jacrev(fun, (0, 1))
+    for sign in (1, -1):
+        point = (x, jnp.abs(b) * sign)
+        for own, wanted in zip(
+            jax.tree.leaves(found(*point)), jax.tree.leaves(expected(*point)), strict=True
+        ):
+            np.testing.assert_allclose(own, wanted, rtol=1e-10, atol=1e-12)
+    text = str(jax.make_jaxpr(jacve(fun, argnums=(0, 1), order="reverse"))(x, b))
+    assert text.count(" = cond[") == 6  # the value, and five times back

@@ -287,13 +287,13 @@ class MaterializeOpaque:
 
     @property
     def by_rows(self) -> bool:
-        """Whether cotangents are pushed (fewer outputs than inputs, or no `jvp`)."""
+        """Whether rows are pulled back: they are fewer, as many at once, or there is no `jvp`."""
         split = self.opaque.batch + self.opaque.outputs
         out = math.prod(self.map_shape[self.opaque.batch : split])
         into = math.prod(self.map_shape[split:])
         if not self.opaque.forward:
             return True
-        return self.opaque.reverse and out < into
+        return self.opaque.reverse and (out < into or (out == into and self.opaque.joined))
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -49,6 +49,7 @@ class Opaque:
         forward: whether it can be applied to tangents.
         reverse: whether it can be applied to cotangents.
         work: multiplications per output element of one application, where known.
+        joined: whether rows go back to other inputs of the equation by the same evaluation.
     """
 
     batch: int
@@ -56,6 +57,7 @@ class Opaque:
     forward: bool = True
     reverse: bool = True
     work: int | None = None
+    joined: bool = False
 
 
 @immutable

@@ -14,7 +14,7 @@ from ..edges.operations import ApplyOpaque, MaterializeOpaque
 from ..program.instructions import EdgeInstruction, OpaqueInstruction, Program
 from .opaque import is_reversed
 
-__all__ = ["joined_pulls", "may_join"]
+__all__ = ["JOINED", "joined_pulls", "may_join"]
 
 #: Other opaque equations are differentiated with respect to one operand at a time: what stands
 #: still matters to some rules, and there is less to share.

@@ -1,18 +1,21 @@
-"""Loops whose value is needed and whose rows are pulled back: evaluated once for both.
+"""Loops and branches whose value is needed and whose rows are pulled back: evaluated once for both.
 
 A loss of a loop's result reads the value before there are rows to pull back. `jax.vjp` computes
 the value and keeps of every step what the way back needs; without it the loop would run once for
-the value and once more for the derivative.
+the value and once more for the derivative. A branch is evaluated once for all its outputs; the
+way back from a loop with several would carry zeros for the others.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import Array
 
 from ..edges.operations import ApplyOpaque, MaterializeOpaque
@@ -22,8 +25,9 @@ from ..program.instructions import (
     PrimalInstruction,
     Program,
 )
-from .joined_pulls import may_join
-from .opaque import is_reversed, varying_like
+from ..rules.opaque import needs_all_tangents
+from .joined_pulls import JOINED, may_join
+from .opaque import differentiable, is_reversed, varying_like
 from .small_loops import is_small_loop
 
 __all__ = ["Kept", "kept_pulls", "value_and_pull"]
@@ -35,22 +39,22 @@ class Kept:
 
     Attributes:
         maker: evaluates the equation.
-        out: the output that rows come from.
+        outs: the outputs that rows come from.
         into: the inputs that they go to.
-        maps: slots of the linear maps, in the order of `into`.
+        maps: for each linear map its slot, and its places among `outs` and `into`.
     """
 
     maker: PrimalInstruction
-    out: int
+    outs: tuple[int, ...]
     into: tuple[int, ...]
-    maps: tuple[int, ...]
+    maps: tuple[tuple[int, int, int], ...]
 
 
 def kept_pulls(program: Program, joined: Mapping[int, tuple[int, ...]]) -> dict[int, Kept]:
-    """Loops whose maps are all used by one pull of rows, by the place where they are evaluated.
+    """Equations whose maps only pull rows back, by the place where they are evaluated.
 
-    Several rows go back through a loop over small arrays faster in the form that it takes under
-    `jax.vmap`, which has no place for what is kept.
+    A loop is kept for one pull. Several rows go back through one over small arrays faster in the
+    form that it takes under `jax.vmap`, which has no place for what is kept.
 
     Args:
         program: the program.
@@ -67,23 +71,28 @@ def kept_pulls(program: Program, joined: Mapping[int, tuple[int, ...]]) -> dict[
     together = {k: first for first, group in joined.items() for k in group}
     kept = {}
     for k, instruction in enumerate(program.instructions):
-        if not isinstance(instruction, PrimalInstruction) or instruction.equation.name != "scan":
+        if not isinstance(instruction, PrimalInstruction):
             continue
-        found = maps.get(id(instruction.equation), [])
-        outs = {maker.reference.out for maker in found}
+        equation = instruction.equation
+        if equation.name not in JOINED:
+            continue
+        found = maps.get(id(equation), [])
+        if not all(may_join(maker) and maker.inputs == instruction.inputs for maker in found):
+            continue
         readers = [place for maker in found for place in uses.get(maker.outputs[0], [])]
-        if (
-            len(outs) == 1
-            and all(may_join(maker) and maker.inputs == instruction.inputs for maker in found)
-            and len({together.get(place, place) for place in readers}) == 1
-        ):
-            rows = [_rows(program.instructions[place]) for place in readers]
-            if 0 in rows or (max(rows) > 1 and is_small_loop(instruction.equation)):
-                continue
-            into = tuple(maker.reference.into for maker in found)
-            kept[k] = Kept(
-                instruction, outs.pop(), into, tuple(maker.outputs[0] for maker in found)
-            )
+        rows = [_rows(program.instructions[place]) for place in readers]
+        if not rows or 0 in rows or (max(rows) > 1 and is_small_loop(equation)):
+            continue
+        outs = tuple(dict.fromkeys(maker.reference.out for maker in found))
+        pulls = len({together.get(place, place) for place in readers})
+        if equation.name == "scan" and (len(outs) > 1 or pulls > 1):
+            continue
+        into = tuple(dict.fromkeys(maker.reference.into for maker in found))
+        places = tuple(
+            (maker.outputs[0], outs.index(maker.reference.out), into.index(maker.reference.into))
+            for maker in found
+        )
+        kept[k] = Kept(instruction, outs, into, places)
     return kept
 
 
@@ -100,18 +109,31 @@ def _rows(instruction: Any) -> int:
 
 def value_and_pull(
     kept: Kept, values: Sequence[Any]
-) -> tuple[Sequence[Any], Callable[[Array], Sequence[Array]] | None]:
-    """What an equation computes, and the way back for one row; None where it has none."""
+) -> tuple[Sequence[Any], tuple[Callable[[Array], Sequence[Array]], ...]]:
+    """What an equation computes, and the way back for one row from each of `kept.outs`.
 
-    def along(*moving: Array) -> tuple[Array, list[Array]]:
+    There is no such way where the equation has none; this is reported where rows are pulled back.
+    """
+    equation, places = kept.maker.equation, list(kept.into)
+    if needs_all_tangents(equation):
+        places += [k for k in differentiable(values) if k not in kept.into]
+
+    def along(*moving: Array) -> tuple[list[Array], list[Array]]:
         full = list(values)
-        for position, value in zip(kept.into, moving, strict=True):
+        for position, value in zip(places, moving, strict=True):
             full[position] = value
-        results = list(kept.maker.equation.evaluate(*full))
-        return results[kept.out], results
+        results = list(equation.evaluate(*full))
+        return [results[out] for out in kept.outs], results
 
     try:
-        out, pull, results = jax.vjp(along, *(values[k] for k in kept.into), has_aux=True)
-    except NO_RULE_ERRORS:  # is reported where rows are pulled back
-        return kept.maker.equation.evaluate(*values), None
-    return results, lambda row: pull(varying_like(row.astype(out.dtype), [out]))
+        outs, pull, results = jax.vjp(along, *(values[k] for k in places), has_aux=True)
+    except NO_RULE_ERRORS:
+        return equation.evaluate(*values), ()
+
+    def pulled(place: int, row: Array) -> Sequence[Array]:
+        rows = [jnp.zeros_like(out) for out in outs]
+        rows[place] = varying_like(row.astype(rows[place].dtype), [outs[place]])
+        arrived: Sequence[Array] = pull(rows)
+        return arrived
+
+    return results, tuple(functools.partial(pulled, place) for place in range(len(outs)))

@@ -26,6 +26,7 @@ __all__ = [
     "LinearMap",
     "apply_opaque",
     "apply_together",
+    "differentiable",
     "is_reversed",
     "pull_together",
     "second_derivative",
@@ -55,7 +56,7 @@ class LinearMap:
         ]
         self.moving = [reference.into]
         if not reference.slot and needs_all_tangents(reference.equation):
-            self.moving += [k for k in _differentiable(self.values) if k != reference.into]
+            self.moving += [k for k in differentiable(self.values) if k != reference.into]
 
     def _along(self, values: Sequence[Array], places: Sequence[int]) -> Callable[..., Array]:
         """The output as a function of what stands at some places."""
@@ -206,7 +207,8 @@ def _by_parts(apply: Callable[[Array], Array], seeds: Array, dtype: Any) -> Arra
     return apply(seeds)
 
 
-def _differentiable(values: Sequence[Any]) -> list[int]:
+def differentiable(values: Sequence[Any]) -> list[int]:
+    """Places of the values that may have a tangent."""
     return [
         k for k, value in enumerate(values) if jnp.issubdtype(jnp.result_type(value), jnp.inexact)
     ]
@@ -320,7 +322,7 @@ def second_derivative(instruction: CurvatureInstruction, operands: Sequence[Arra
     if needs_all_tangents(instruction.equation):
         # Zero columns for the operands that do not move.
         leading = columns.shape[: instruction.rank]
-        for k in _differentiable(values):
+        for k in differentiable(values):
             still = jnp.zeros((*leading, *values[k].shape), values[k].dtype)
             if changes[k] is None and instruction.present[k]:
                 changes[k] = still

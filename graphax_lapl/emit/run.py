@@ -83,9 +83,9 @@ def run_program(program: Program, inputs: Sequence[Any], holding: Holding = _NOT
                 )
             values = [slots[slot] for slot in instruction.inputs]
             if k in kept:
-                results, pull = value_and_pull(kept[k], values)
-                if pull is not None:
-                    ways.update((slot, (pull, n)) for n, slot in enumerate(kept[k].maps))
+                results, pulls = value_and_pull(kept[k], values)
+                if pulls:
+                    ways.update((slot, (pulls[out], n)) for slot, out, n in kept[k].maps)
             elif instruction.outputs and (sine := holding.sines.get(instruction.outputs[0])):
                 if sine.argument not in pairs:
                     pairs[sine.argument] = _pair(sine, values[0], inexact)

@@ -135,13 +135,24 @@ def _loop(site: Site, i: int, k: int) -> list[Piece]:
         return []
     site.note(AS_A_WHOLE)
     forward, reverse = (True, False) if site.name == "while" else modes(site, i, k)
+    moving = [j for j, active in enumerate(site.equation.active) if active]
+    joined = sum(found is None or (j, k) in found for j in moving) > 1
     pattern = entry_patterns(site.equation, given_integers(site)).get((i, k))
     if pattern is not None:
-        return _linear(site, i, k, pairs, pattern, forward=forward, reverse=reverse)
+        return _linear(site, i, k, pairs, pattern, forward, reverse, joined)
     batch_in, batch_out = [d for d, _ in pairs], [e for _, e in pairs]
     steps = _ordered_steps(site, i, k) if 0 not in batch_in else []
     limits = [not_before(*pair) for pair in steps]
-    return site.opaque(i, k, batch_in, batch_out, forward=forward, reverse=reverse, limits=limits)
+    return site.opaque(
+        i,
+        k,
+        batch_in,
+        batch_out,
+        forward=forward,
+        reverse=reverse,
+        limits=limits,
+        joined=joined,
+    )
 
 
 def _within(
@@ -236,13 +247,23 @@ def _linear(
     pattern: np.ndarray | None,
     forward: bool = True,
     reverse: bool = True,
+    joined: bool = False,
 ) -> list[Piece]:
     """One map, diagonal along pairs of dimensions (of input, of output), within a pattern."""
     limits: list[Limit] = []
     if pattern is not None:
         pairs, limits = _within(pattern, site.shape(i), site.outputs[k].shape, pairs)
     batch_in, batch_out = [d for d, _ in pairs], [e for _, e in pairs]
-    return site.opaque(i, k, batch_in, batch_out, forward=forward, reverse=reverse, limits=limits)
+    return site.opaque(
+        i,
+        k,
+        batch_in,
+        batch_out,
+        forward=forward,
+        reverse=reverse,
+        limits=limits,
+        joined=joined,
+    )
 
 
 @lru_cache(maxsize=512)

@@ -294,6 +294,7 @@ class Site:
         work: int | None = None,
         slot: str = "",
         limits: Sequence[Limit] = (),
+        joined: bool = False,
     ) -> list[Piece]:
         """The partial as an opaque linear map, diagonal along the given pairs of dimensions.
 
@@ -302,6 +303,7 @@ class Site:
 
         With `slot`, the map is the equation itself with the tangent as input `i`: the others as
         they are ("each": linear in every input), or zero ("joint": linear in all of them together).
+        With `joined`, rows go back to other inputs by the same evaluation.
         """
         complex_in, complex_out = self.inputs[i].is_complex, self.outputs[k].is_complex
         halves: tuple[bool | None, ...] = (None,)
@@ -326,7 +328,7 @@ class Site:
             *(names_in[d] for d in range(len(shape_in))),
         ]
         limits = _limits_of_labels(limits, names, sizes)
-        opaque = Opaque(len(batch_in), len(core_out), forward, reverse, work)
+        opaque = Opaque(len(batch_in), len(core_out), forward, reverse, work, joined)
         arguments = tuple(
             None
             if self.listing.value(atom) is None or (slot and (slot == "joint" or place == i))
