@@ -19,7 +19,7 @@ from jax import Array
 from jax.extend.core import jaxpr_as_fun
 
 from ..errors import GraphaxLaplError, InvalidTypeError, no_rule_refused
-from ..graph.inline import CUSTOM_CALLS
+from ..graph.calls import CUSTOM_CALLS
 from ..graph.tracing import Traced
 from ..graph.users_rules import is_users_rule
 from ..program.laplacian import Metric

@@ -13,7 +13,7 @@ dimensions hold the cotangent's position? Of small maps single entries are told 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any
@@ -138,21 +138,10 @@ def _loop(site: Site, i: int, k: int) -> list[Piece]:
     moving = [j for j, active in enumerate(site.equation.active) if active]
     joined = sum(found is None or (j, k) in found for j in moving) > 1
     pattern = entry_patterns(site.equation, given_integers(site)).get((i, k))
-    if pattern is not None:
-        return _linear(site, i, k, pairs, pattern, forward, reverse, joined)
-    batch_in, batch_out = [d for d, _ in pairs], [e for _, e in pairs]
-    steps = _ordered_steps(site, i, k) if 0 not in batch_in else []
-    limits = [not_before(*pair) for pair in steps]
-    return site.opaque(
-        i,
-        k,
-        batch_in,
-        batch_out,
-        forward=forward,
-        reverse=reverse,
-        limits=limits,
-        joined=joined,
-    )
+    limits: list[Limit] = []
+    if pattern is None and all(d != 0 for d, _ in pairs):
+        limits = [not_before(*pair) for pair in _ordered_steps(site, i, k)]
+    return _linear(site, i, k, pairs, pattern, limits, forward, reverse, joined)
 
 
 def _within(
@@ -245,12 +234,12 @@ def _linear(
     k: int,
     pairs: tuple[tuple[int, int], ...],
     pattern: np.ndarray | None,
+    limits: Sequence[Limit] = (),
     forward: bool = True,
     reverse: bool = True,
     joined: bool = False,
 ) -> list[Piece]:
     """One map, diagonal along pairs of dimensions (of input, of output), within a pattern."""
-    limits: list[Limit] = []
     if pattern is not None:
         pairs, limits = _within(pattern, site.shape(i), site.outputs[k].shape, pairs)
     batch_in, batch_out = [d for d, _ in pairs], [e for _, e in pairs]

@@ -231,7 +231,8 @@ def treatment(
 
     A primitive with a rule is kept. One without is replaced by its tangent program, unless that
     program contains the same primitive again: then it is linear, and opaque, or where it is seen to
-    be linear its body. A call of a function without a rule is replaced by the function's body.
+    be linear its body. A call of a function without a rule is replaced by the function's body, a
+    small determinant by the tangent program of its polynomial.
     """
     if primitive.name == "scan" and _is_short(params):
         return "unroll"
