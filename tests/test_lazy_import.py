@@ -17,7 +17,7 @@ def test_everything_offered_is_found() -> None:
 
 
 def test_unknown_names_are_refused() -> None:
-    with pytest.raises(AttributeError, match="has no attribute 'jacobian'"):
+    with pytest.raises(AttributeError, match=r"graphax_lapl.*jacobian"):
         graphax_lapl.jacobian  # noqa: B018
 
 

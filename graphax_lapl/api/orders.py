@@ -21,8 +21,7 @@ from ..graph.computational_graph import ComputationalGraph, edge_kind
 from .compression import COMPRESSED_ORDERS, Compressed
 
 if TYPE_CHECKING:
-    from elimination_orders import FineResult, OrderResult, Strategy
-    from elimination_orders import Program as StraightLineProgram
+    from elimination_orders import FineResult, OrderResult, Program as StraightLineProgram, Strategy
 
 __all__ = [
     "EdgeCosts",
@@ -155,8 +154,7 @@ def resolve_order(order: Any, graph: ComputationalGraph) -> EliminationOrder:
     eliminable = graph.eliminable
     if is_strategy(order):
         return _found(order, graph)
-    from elimination_orders import ORDERS, FineResult, OrderResult
-    from elimination_orders import Program as StraightLineProgram
+    from elimination_orders import ORDERS, FineResult, OrderResult, Program as StraightLineProgram
 
     if isinstance(order, FineResult | StraightLineProgram):
         return _finer(order, graph)
@@ -189,8 +187,7 @@ def _found(order: str | Strategy, graph: ComputationalGraph) -> EliminationOrder
     """Ask the planner for an order."""
     name = order.lower() if isinstance(order, str) else type(order).__name__
     if isinstance(order, str) and name not in HEURISTICS:
-        from elimination_orders import ORDERS
-        from elimination_orders import InvalidOrderError as PlannerOrderError
+        from elimination_orders import ORDERS, InvalidOrderError as PlannerOrderError
 
         try:
             name = ORDERS.resolve(order)

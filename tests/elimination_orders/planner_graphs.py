@@ -7,8 +7,7 @@ import json
 import random
 from pathlib import Path
 
-from hypothesis import settings
-from hypothesis import strategies as st
+from hypothesis import settings, strategies as st
 
 from elimination_orders import EliminationGraph
 

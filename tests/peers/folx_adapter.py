@@ -18,8 +18,7 @@ from folx.api import FwdJacobian, FwdLaplArray
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
-from graphax_lapl import LaplacianResult, laplacian_ve
-from graphax_lapl import forward_laplacian as ours
+from graphax_lapl import LaplacianResult, forward_laplacian as ours, laplacian_ve
 
 #: Parts of test ids, each with the reason why it says nothing about derivatives of ours.
 DESELECTED: dict[str, str] = {
