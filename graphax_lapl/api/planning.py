@@ -53,8 +53,8 @@ NO_SECOND_ORDER = "its second derivative has no closed form and is taken by diff
 RULES_OF_RULES = "a custom derivative rule says that a moving value does not move"
 #: An operator that JAX has no way of its own for.
 NO_WAYS: Mapping[str, Callable[[Plan], Plan | None]] = MappingProxyType({})
-#: Plans kept per process.
-MAX_PLANS = 512
+#: Plans kept per process, of half as many functions; a compiled one takes a megabyte or two.
+MAX_PLANS = 256
 
 
 #: Values of outputs, and results by output and column.
