@@ -22,9 +22,10 @@ __all__ = ["materialize_all", "multiply_out", "simplify", "take_real"]
 def simplify(draft: Draft, writer: RecipeWriter) -> None:
     """Bring the product of a draft without open equations to its working form."""
     draft.drop_trivial_labels()
-    _resolve_opaque(draft, writer)
-    _sum_labels(draft, writer)
-    _multiply_contained(draft, writer)
+    if draft.factors:
+        _resolve_opaque(draft, writer)
+        _sum_labels(draft, writer)
+        _multiply_contained(draft, writer)
 
 
 def multiply_out(draft: Draft, writer: RecipeWriter) -> None:
@@ -72,16 +73,20 @@ def _multiply(
     items = list(items)
     labels = frozenset().union(*(item.labels for item in items))
     kept = draft.storage_order(labels - summed)
-    repeated = {name: _repetition(draft, items, name) for name in kept}
-    shared = {name: found for name, found in repeated.items() if found is not None}
+    shared: dict[int, tuple[IndexMap, int]] = {}
+    if not all([axis.is_affine for item in items for axis in item.factor.axes]):
+        repeated = {name: _repetition(draft, items, name) for name in kept}
+        shared = {name: found for name, found in repeated.items() if found is not None}
     sizes = {**draft.sizes, **{name: extent for name, (_, extent) in shared.items()}}
     maps = {index_map: label(name) for name, (index_map, _) in shared.items()}
     operation = Einsum(
         tuple(
-            Read(tuple(maps.get(axis, axis) for axis in item.factor.axes), item.factor.conj)
-            for item in items
+            [
+                Read(tuple([maps.get(axis, axis) for axis in item.factor.axes]), item.factor.conj)
+                for item in items
+            ]
         ),
-        tuple((name, sizes[name]) for name in sorted(labels)),
+        tuple([(name, sizes[name]) for name in sorted(labels)]),
         kept,
         coefficient,
         real,
@@ -140,7 +145,7 @@ def _sum_labels(draft: Draft, writer: RecipeWriter) -> None:
 
 
 def _multiply_contained(draft: Draft, writer: RecipeWriter) -> None:
-    while True:
+    while len(draft.factors) > 1:
         pairs = [
             (a, b)
             for i, a in enumerate(draft.factors)
@@ -157,7 +162,8 @@ def _multiply_contained(draft: Draft, writer: RecipeWriter) -> None:
 
 def _resolve_opaque(draft: Draft, writer: RecipeWriter) -> None:
     while True:
-        item = next((f for f in draft.factors if f.factor.opaque is not None), None)
+        opaque = [f for f in draft.factors if f.factor.opaque is not None]
+        item = opaque[0] if opaque else None
         if item is None or (len(draft.factors) == 1 and _stands_alone(draft, item.factor)):
             return
         _apply(draft, item, writer)
