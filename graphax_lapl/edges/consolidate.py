@@ -158,7 +158,7 @@ def _moves(term: Term) -> dict[Vector, int] | None:
     maps = (*term.out, *term.into)
     if any(f.opaque for f in term.factors) or not term.is_affine:
         return None
-    used = frozenset().union(*(f.labels for f in term.factors))
+    used = term.value_labels
     if not used <= term.position_labels or math.prod(term.sizes[n] for n in used) > term.stored:
         return None  # a lazy product, smaller than what it stands for
     moves = {tuple(axis.stride(n) or 0 for axis in maps): n for n in term.labels}

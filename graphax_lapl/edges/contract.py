@@ -122,11 +122,11 @@ def _repetition(draft: Draft, items: list[DraftFactor], name: int) -> tuple[Inde
 
 
 def _sum_labels(draft: Draft, writer: RecipeWriter) -> None:
+    kept = draft.position_labels
     while True:
-        kept = draft.position_labels
         groups: dict[int, list[DraftFactor]] = {}
         for item in draft.factors:
-            for name in item.labels - kept:
+            for name in item.factor.labels - kept:
                 groups.setdefault(name, []).append(item)
         if not groups:
             return
@@ -134,7 +134,8 @@ def _sum_labels(draft: Draft, writer: RecipeWriter) -> None:
         def work(name: int, groups: dict[int, list[DraftFactor]] = groups) -> int:
             return draft.box(frozenset().union(*(item.labels for item in groups[name])))
 
-        group = groups[min(groups, key=lambda name: (work(name), name))]
+        (name,) = groups if len(groups) == 1 else (min(groups, key=lambda n: (work(n), n)),)
+        group = groups[name]
         if len(group) > 2:
             pairs = [(a, b) for i, a in enumerate(group) for b in group[i + 1 :]]
             best = min(pairs, key=lambda pair: draft.box(pair[0].labels | pair[1].labels))

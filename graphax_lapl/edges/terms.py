@@ -112,7 +112,8 @@ class Term:
     @lazy
     def pattern(self) -> tuple[object, ...]:
         """What two terms must share for their values to be added elementwise."""
-        kept = tuple(self.sizes[n] if n in self.position_labels else 0 for n in self.labels)
+        positions = self.position_labels
+        kept = tuple([s if n in positions else 0 for n, s in enumerate(self.sizes)])
         return (kept, self.out, self.into, self.conj)
 
     @property
@@ -126,9 +127,14 @@ class Term:
         return frozenset([name for axis in (*self.out, *self.into) for name in axis.labels])
 
     @lazy
+    def value_labels(self) -> frozenset[int]:
+        """Labels that its factors depend on."""
+        return frozenset().union(*[factor.labels for factor in self.factors])
+
+    @lazy
     def entries(self) -> int:
         """Number of values the term spreads over the matrix (coinciding ones counted apart)."""
-        return math.prod(self.sizes[name] for name in self.position_labels)
+        return math.prod([self.sizes[name] for name in self.position_labels])
 
     @lazy
     def stored(self) -> int:
