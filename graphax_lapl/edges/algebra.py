@@ -11,6 +11,7 @@ them unifies the labels and yields one dense term, at 12 multiplications.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -281,17 +282,28 @@ def _products(
     """All products of a term of `left` with a term of `right`, simplified."""
     steps, counted = len(writer.steps), writer.ad
     middle_shape = left[0].in_shape
+    extents = (*left[0].out_shape, *right[0].in_shape)
+    # One plain product, see `_complex_rule`.
+    plain = not left[0].complex_in and not (left[0].complex_out and right[0].complex_in)
+    inner_terms = terms_with_operands(*right)
     items: list[Item] = []
     try:
         for outer_term, outer_operands in terms_with_operands(*left):
-            for inner_term, inner_operands in terms_with_operands(*right):
+            for inner_term, inner_operands in inner_terms:
+                names = _met(outer_term, inner_term, middle_shape, extents) if plain else None
+                if names is not None:
+                    draft = _joined(outer_term, outer_operands, inner_term, inner_operands, names)
+                    writer.ad += math.prod(draft.sizes.values())
+                    simplify(draft, writer)
+                    items += finished_items(draft)
+                    continue
                 outer = Draft.of(outer_term, outer_operands)
                 inner = Draft.of(inner_term, inner_operands, len(outer_term.sizes))
                 if 0 in outer.sizes.values() or 0 in inner.sizes.values():
                     continue
                 joined = _complex_rule(left[0], right[0], outer, inner)
                 for draft, real in joined:
-                    draft.extents = (*left[0].out_shape, *right[0].in_shape)
+                    draft.extents = extents
                     equate(draft, outer.into, inner.out, middle_shape)
                     for solved in solve(draft):
                         if not solved.trim():
@@ -307,6 +319,67 @@ def _products(
         writer.ad = counted
         raise
     return items
+
+
+def _met(
+    outer: Term, inner: Term, shape: tuple[int, ...], extents: tuple[int, ...]
+) -> tuple[int, ...] | None:
+    """Labels for a term whose labels run as those of the other term do in the array between them.
+
+    There is nothing to solve or to cut then: equal labels are named alike. None where it is not so.
+    """
+    if outer.limits or inner.limits or 0 in outer.sizes or 0 in inner.sizes:
+        return None
+    rank_out, rank_middle = len(outer.out), len(shape)
+    inside = (*outer.bounds[:rank_out], *inner.bounds[rank_middle:])
+    for (low, high), extent in zip(inside, extents, strict=True):
+        if low < 0 or high >= extent:
+            return None
+    first = len(outer.sizes)
+    names: dict[int, int] = {}
+    between = zip(outer.into, inner.out, outer.bounds[rank_out:], shape, strict=True)
+    for left, right, (low, high), extent in between:
+        if left.offset != right.offset or low < 0 or high >= extent:
+            return None
+        if not left.parts and not right.parts:
+            continue
+        if len(left.parts) != 1 or len(right.parts) != 1:
+            return None
+        ((name, stride),), ((other, other_stride),) = left.parts, right.parts
+        if (
+            not isinstance(stride, int)
+            or stride != other_stride
+            or outer.sizes[name] != inner.sizes[other]
+            or names.setdefault(other, name) != name
+        ):
+            return None
+    if len({*names.values()}) < len(names):
+        return None
+    return tuple([names.get(n, first + n) for n in inner.labels])
+
+
+def _joined(
+    outer: Term,
+    outer_operands: list[int],
+    inner: Term,
+    inner_operands: list[int],
+    names: tuple[int, ...],
+) -> Draft:
+    """The product of two terms, those labels of the inner one that have the same name joined."""
+    inner_moved = inner.moved(names)
+    sizes = dict(enumerate(outer.sizes))
+    for name, size in zip(names, inner.sizes, strict=True):
+        sizes.setdefault(name, size)
+    factors = zip(
+        (*outer_operands, *inner_operands), (*outer.factors, *inner_moved.factors), strict=True
+    )
+    return Draft(
+        sizes,
+        [*outer.out],
+        [*inner_moved.into],
+        [DraftFactor(operand, factor) for operand, factor in factors],
+        _product_of(outer.coefficient, inner.coefficient),
+    )
 
 
 def _join(outer: Draft, inner: Draft, conj: bool, scale: Number = 1) -> Draft:

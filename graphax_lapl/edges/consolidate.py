@@ -156,9 +156,9 @@ def consolidate(items: list[Item], shape: Sequence[int], writer: RecipeWriter) -
 def _moves(term: Term) -> dict[Vector, int] | None:
     """The labels of a term by the vectors along which they move; None where it is not joined."""
     maps = (*term.out, *term.into)
-    if any(f.opaque for f in term.factors) or not all(axis.is_affine for axis in maps):
+    if any(f.opaque for f in term.factors) or not term.is_affine:
         return None
-    used = frozenset().union(*(f.labels for f in term.factors))
+    used = term.value_labels
     if not used <= term.position_labels or math.prod(term.sizes[n] for n in used) > term.stored:
         return None  # a lazy product, smaller than what it stands for
     moves = {tuple(axis.stride(n) or 0 for axis in maps): n for n in term.labels}

@@ -22,9 +22,10 @@ __all__ = ["materialize_all", "multiply_out", "simplify", "take_real"]
 def simplify(draft: Draft, writer: RecipeWriter) -> None:
     """Bring the product of a draft without open equations to its working form."""
     draft.drop_trivial_labels()
-    _resolve_opaque(draft, writer)
-    _sum_labels(draft, writer)
-    _multiply_contained(draft, writer)
+    if draft.factors:
+        _resolve_opaque(draft, writer)
+        _sum_labels(draft, writer)
+        _multiply_contained(draft, writer)
 
 
 def multiply_out(draft: Draft, writer: RecipeWriter) -> None:
@@ -72,16 +73,20 @@ def _multiply(
     items = list(items)
     labels = frozenset().union(*(item.labels for item in items))
     kept = draft.storage_order(labels - summed)
-    repeated = {name: _repetition(draft, items, name) for name in kept}
-    shared = {name: found for name, found in repeated.items() if found is not None}
+    shared: dict[int, tuple[IndexMap, int]] = {}
+    if not all([axis.is_affine for item in items for axis in item.factor.axes]):
+        repeated = {name: _repetition(draft, items, name) for name in kept}
+        shared = {name: found for name, found in repeated.items() if found is not None}
     sizes = {**draft.sizes, **{name: extent for name, (_, extent) in shared.items()}}
     maps = {index_map: label(name) for name, (index_map, _) in shared.items()}
     operation = Einsum(
         tuple(
-            Read(tuple(maps.get(axis, axis) for axis in item.factor.axes), item.factor.conj)
-            for item in items
+            [
+                Read(tuple([maps.get(axis, axis) for axis in item.factor.axes]), item.factor.conj)
+                for item in items
+            ]
         ),
-        tuple((name, sizes[name]) for name in sorted(labels)),
+        tuple([(name, sizes[name]) for name in sorted(labels)]),
         kept,
         coefficient,
         real,
@@ -117,11 +122,11 @@ def _repetition(draft: Draft, items: list[DraftFactor], name: int) -> tuple[Inde
 
 
 def _sum_labels(draft: Draft, writer: RecipeWriter) -> None:
+    kept = draft.position_labels
     while True:
-        kept = draft.position_labels
         groups: dict[int, list[DraftFactor]] = {}
         for item in draft.factors:
-            for name in item.labels - kept:
+            for name in item.factor.labels - kept:
                 groups.setdefault(name, []).append(item)
         if not groups:
             return
@@ -129,7 +134,8 @@ def _sum_labels(draft: Draft, writer: RecipeWriter) -> None:
         def work(name: int, groups: dict[int, list[DraftFactor]] = groups) -> int:
             return draft.box(frozenset().union(*(item.labels for item in groups[name])))
 
-        group = groups[min(groups, key=lambda name: (work(name), name))]
+        (name,) = groups if len(groups) == 1 else (min(groups, key=lambda n: (work(n), n)),)
+        group = groups[name]
         if len(group) > 2:
             pairs = [(a, b) for i, a in enumerate(group) for b in group[i + 1 :]]
             best = min(pairs, key=lambda pair: draft.box(pair[0].labels | pair[1].labels))
@@ -140,7 +146,7 @@ def _sum_labels(draft: Draft, writer: RecipeWriter) -> None:
 
 
 def _multiply_contained(draft: Draft, writer: RecipeWriter) -> None:
-    while True:
+    while len(draft.factors) > 1:
         pairs = [
             (a, b)
             for i, a in enumerate(draft.factors)
@@ -157,7 +163,8 @@ def _multiply_contained(draft: Draft, writer: RecipeWriter) -> None:
 
 def _resolve_opaque(draft: Draft, writer: RecipeWriter) -> None:
     while True:
-        item = next((f for f in draft.factors if f.factor.opaque is not None), None)
+        opaque = [f for f in draft.factors if f.factor.opaque is not None]
+        item = opaque[0] if opaque else None
         if item is None or (len(draft.factors) == 1 and _stands_alone(draft, item.factor)):
             return
         _apply(draft, item, writer)

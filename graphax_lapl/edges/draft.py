@@ -55,7 +55,7 @@ class Draft:
     def of(cls, term: Term, operands: list[int], first_label: int = 0) -> Draft:
         """A draft of a finished term, with labels numbered from `first_label`."""
         if first_label:
-            term = term.moved(first_label)
+            term = term.moved(tuple(range(first_label, first_label + len(term.sizes))))
         return cls(
             dict(enumerate(term.sizes, first_label)),
             list(term.out),
@@ -210,13 +210,17 @@ class Draft:
         if self.coefficient == 0 or any(size == 0 for size in self.sizes.values()):
             return None
         self.drop_trivial_labels()
-        self._flip_labels()
+        maps = [axis for axis in (*self.out, *self.into) if axis.parts]
+        if any([isinstance(part, int) and part < 0 for axis in maps for _, part in axis.parts]):
+            self._flip_labels()
         self._fuse_labels()
         return self._number_labels()
 
     def drop_trivial_labels(self) -> None:
         """Fold labels that select nothing into the coefficient, and labels of size one away."""
-        used = self.position_labels.union(*[f.labels for f in self.factors])
+        if not self.sizes:
+            return
+        used = self.position_labels.union(*[f.factor.labels for f in self.factors])
         for name, size in list(self.sizes.items()):
             if name not in used:
                 self.coefficient = self.coefficient * size
@@ -279,8 +283,8 @@ class Draft:
 
     def _number_labels(self) -> tuple[Term, list[int]] | None:
         """Number labels by first appearance (large strides first within a map); None for zero."""
-        limits = self._sharp_limits()
-        if any(isinstance(limit, Mask) and not limit.marks.some for limit in limits):
+        limits = self._sharp_limits() if self.limits else []
+        if any([isinstance(limit, Mask) and not limit.marks.some for limit in limits]):
             return None
         axes = [*self.out, *self.into, *[a for f in self.factors for a in f.factor.axes]]
         names = {name: k for k, name in enumerate(_by_appearance(axes))}
@@ -304,7 +308,7 @@ class Draft:
     def _sharp_limits(self) -> list[Limit]:
         """Limits that say something of positions, the sharpest of those with the same parts."""
         sharp: dict[object, Limit] = {}
-        if not self.limits or not self.factors:
+        if not self.factors:
             return []
         positions = self.position_labels
         said = [limit for limit in self.limits if positions.issuperset(limit.labels)]

@@ -112,11 +112,19 @@ class IndexMap:
         Raises:
             ValueError: where two labels would become one.
         """
+        if len(self.parts) < 2:
+            for name, part in self.parts:
+                new = names.get(name, name)
+                if new == name:
+                    break
+                if isinstance(part, int):
+                    return label(new, part, self.offset)
+                return IndexMap(self.offset, ((new, part),))
+            return self
         parts = [(names.get(n, n), p) for n, p in self.parts]
-        if len(parts) > 1:
-            parts.sort(key=_name)
-            if any(one[0] == other[0] for one, other in itertools.pairwise(parts)):
-                raise ValueError(f"labels of {self} renamed to one: {names}")
+        parts.sort(key=_name)
+        if any(one[0] == other[0] for one, other in itertools.pairwise(parts)):
+            raise ValueError(f"labels of {self} renamed to one: {names}")
         renamed = tuple(parts)
         return self if renamed == self.parts else IndexMap(self.offset, renamed)
 
@@ -160,6 +168,8 @@ class IndexMap:
         if name not in self.labels:
             return self
         part = dict(self.parts)[name]
+        if len(self.parts) == 1 and isinstance(part, int):
+            return expression.scaled(part).shifted(self.offset)
         rest = IndexMap(self.offset, tuple([item for item in self.parts if item[0] != name]))
         if isinstance(part, int):
             return rest.plus(expression.scaled(part), sizes)
@@ -181,6 +191,7 @@ class IndexMap:
         return "+".join(words)
 
 
+@lru_cache(maxsize=4096)
 def constant(position: int) -> IndexMap:
     """The map that always selects `position`."""
     return IndexMap(int(position), ())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import replace
 
 from .contract import materialize_all, multiply_out
@@ -19,8 +18,10 @@ __all__ = ["Item", "merge", "plain_value"]
 Item = tuple[Term, list[int]]
 
 
-def merge(items: Iterable[Item], writer: RecipeWriter) -> list[Item]:
+def merge(items: list[Item], writer: RecipeWriter) -> list[Item]:
     """Add terms of equal pattern."""
+    if len(items) == 1:
+        return _merge(items, writer)
     groups: dict[tuple[object, ...], list[Item]] = {}
     for item in items:
         groups.setdefault(item[0].pattern, []).append(item)
@@ -42,13 +43,14 @@ def _merge(group: list[Item], writer: RecipeWriter) -> list[Item]:
     while variable:
         first = variable.pop(0)
         chosen, rest = [first], []
-        labels = _value_labels(first[0])
+        labels = first[0].value_labels
         stored = first[0].stored
         for item in variable:
-            union = labels | _value_labels(item[0])
-            if _box(item[0], union) <= stored + item[0].stored:
+            union = labels | item[0].value_labels
+            box = _box(item[0], union)
+            if box <= stored + item[0].stored:
                 chosen.append(item)
-                labels, stored = union, max(stored, _box(item[0], union))
+                labels, stored = union, max(stored, box)
             else:
                 rest.append(item)
         constant, total = total, 0
@@ -60,12 +62,8 @@ def _merge(group: list[Item], writer: RecipeWriter) -> list[Item]:
     return result
 
 
-def _value_labels(term: Term) -> frozenset[int]:
-    return frozenset().union(*(f.labels for f in term.factors))
-
-
 def _box(term: Term, labels: frozenset[int]) -> int:
-    return math.prod(term.sizes[name] for name in labels)
+    return math.prod([term.sizes[name] for name in labels])
 
 
 def _merged(group: list[Item], constant: Number, writer: RecipeWriter) -> Item:

@@ -7,10 +7,10 @@ builder replays it on the slots of two concrete edges.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from .maps import IndexMap
 from .terms import Number, Opaque, Structure
@@ -56,12 +56,18 @@ class Cost:
     elements: int = 0
 
     def __add__(self, other: Cost) -> Cost:
-        return Cost(
-            self.ad + other.ad,
-            self.muls + other.muls,
-            self.adds + other.adds,
-            self.elements + other.elements,
-        )
+        return Cost.total((self, other))
+
+    @staticmethod
+    def total(costs: Iterable[Cost]) -> Cost:
+        """The sum of several costs."""
+        ad = muls = adds = elements = 0
+        for cost in costs:
+            ad += cost.ad
+            muls += cost.muls
+            adds += cost.adds
+            elements += cost.elements
+        return Cost(ad, muls, adds, elements)
 
 
 @immutable
@@ -90,11 +96,11 @@ class Einsum:
     coefficient: Number = 1
     real: bool = False
 
-    @property
+    @lazy
     def shape(self) -> tuple[int, ...]:
         """Shape of the result."""
         sizes = dict(self.sizes)
-        return tuple(sizes[name] for name in self.output)
+        return tuple([sizes[name] for name in self.output])
 
     @property
     def written_out(self) -> bool:
@@ -143,11 +149,11 @@ class Combine:
     output: tuple[int, ...]
     constant: Number = 0
 
-    @property
+    @lazy
     def shape(self) -> tuple[int, ...]:
         """Shape of the result."""
         sizes = dict(self.sizes)
-        return tuple(sizes[name] for name in self.output)
+        return tuple([sizes[name] for name in self.output])
 
     @lazy
     def cost(self) -> Cost:
@@ -313,15 +319,21 @@ Operation = Einsum | Combine | Overlay | Assemble | ApplyOpaque | MaterializeOpa
 
 def canonical(operation: Operation, inputs: tuple[int, ...]) -> tuple[Operation, tuple[int, ...]]:
     """The operation with factors and summands in the order of their slots: `b * a` is `a * b`."""
-    if len(inputs) < 2 or not isinstance(operation, Einsum | Combine):
+    if len(inputs) < 2:
         return operation, inputs
-    if all([one <= other for one, other in itertools.pairwise(inputs)]):
+    slots = sorted(inputs)
+    if slots == list(inputs) or not isinstance(operation, Einsum | Combine):
         return operation, inputs
-    order = sorted(range(len(inputs)), key=lambda k: inputs[k])
-    slots = tuple(inputs[k] for k in order)
+    order = sorted(range(len(inputs)), key=inputs.__getitem__)
+    return _reordered(operation, tuple(order)), tuple(slots)
+
+
+@lru_cache(maxsize=1 << 12)
+def _reordered(operation: Einsum | Combine, order: tuple[int, ...]) -> Operation:
+    """The operation with its operands in another order."""
     if isinstance(operation, Einsum):
-        return replace(operation, reads=tuple(operation.reads[k] for k in order)), slots
-    return replace(operation, operands=tuple(operation.operands[k] for k in order)), slots
+        return replace(operation, reads=tuple([operation.reads[k] for k in order]))
+    return replace(operation, operands=tuple([operation.operands[k] for k in order]))
 
 
 @immutable
@@ -358,7 +370,5 @@ class RecipeWriter:
 
     def finish(self, result: Structure | None, operands: Iterable[int]) -> Recipe:
         """The finished recipe."""
-        total = Cost(ad=self.ad)
-        for operation, _ in self.steps:
-            total = total + operation.cost
+        total = Cost.total([Cost(ad=self.ad), *[operation.cost for operation, _ in self.steps]])
         return Recipe(result, tuple(operands), tuple(self.steps), total)

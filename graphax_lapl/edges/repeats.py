@@ -28,7 +28,7 @@ FILLED = 1.5
 def add_repeats(item: Item, writer: RecipeWriter) -> Item:
     """The same term with at most one entry per position along labels that tables repeat."""
     term, operands = item
-    if all([axis.is_affine for axis in (*term.out, *term.into)]):
+    if term.is_affine:
         return item
     for name in sorted(term.position_labels):
         maps = [axis for axis in (*term.out, *term.into) if name in axis.labels]

@@ -112,7 +112,8 @@ class Term:
     @lazy
     def pattern(self) -> tuple[object, ...]:
         """What two terms must share for their values to be added elementwise."""
-        kept = tuple(self.sizes[n] if n in self.position_labels else 0 for n in self.labels)
+        positions = self.position_labels
+        kept = tuple([s if n in positions else 0 for n, s in enumerate(self.sizes)])
         return (kept, self.out, self.into, self.conj)
 
     @property
@@ -126,9 +127,14 @@ class Term:
         return frozenset([name for axis in (*self.out, *self.into) for name in axis.labels])
 
     @lazy
+    def value_labels(self) -> frozenset[int]:
+        """Labels that its factors depend on."""
+        return frozenset().union(*[factor.labels for factor in self.factors])
+
+    @lazy
     def entries(self) -> int:
         """Number of values the term spreads over the matrix (coinciding ones counted apart)."""
-        return math.prod(self.sizes[name] for name in self.position_labels)
+        return math.prod([self.sizes[name] for name in self.position_labels])
 
     @lazy
     def stored(self) -> int:
@@ -137,23 +143,35 @@ class Term:
         return max(1, sum([math.prod([sizes[n] for n in f.labels]) for f in self.factors]))
 
     @lazy
-    def _moved(self) -> dict[int, Term]:
+    def is_affine(self) -> bool:
+        """Whether no output or input index map holds a table."""
+        return all([axis.is_affine for axis in (*self.out, *self.into)])
+
+    @lazy
+    def bounds(self) -> tuple[tuple[int, int], ...]:
+        """Smallest and largest position along every output and input dimension."""
+        sizes = dict(enumerate(self.sizes))
+        return tuple([axis.bounds(sizes) for axis in (*self.out, *self.into)])
+
+    @lazy
+    def _moved(self) -> dict[tuple[int, ...], Term]:
         return {}
 
-    def moved(self, first: int) -> Term:
-        """The same term with labels `range(first, first + len(sizes))`."""
-        if first not in self._moved:
-            names = {n: n + first for n in self.labels}
-            self._moved[first] = Term(
+    def moved(self, names: tuple[int, ...]) -> Term:
+        """The same maps and factors over other labels, `names[n]` in the place of label n."""
+        found = self._moved.get(names)
+        if found is None:
+            new = dict(enumerate(names))
+            found = self._moved[names] = Term(
                 self.sizes,
-                tuple([axis.renamed(names) for axis in self.out]),
-                tuple([axis.renamed(names) for axis in self.into]),
-                tuple([f.read([axis.renamed(names) for axis in f.axes]) for f in self.factors]),
+                tuple([axis.renamed(new) for axis in self.out]),
+                tuple([axis.renamed(new) for axis in self.into]),
+                tuple([f.read([axis.renamed(new) for axis in f.axes]) for f in self.factors]),
                 self.coefficient,
                 self.conj,
-                tuple([limit.renamed(names) for limit in self.limits]),
+                tuple([limit.renamed(new) for limit in self.limits]),
             )
-        return self._moved[first]
+        return found
 
     def scaled(self, number: Number) -> Term:
         """The term times a number known while planning."""

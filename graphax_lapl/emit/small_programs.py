@@ -103,10 +103,9 @@ def for_large_batches(run: Run, plain: Run) -> Run:
             numbers = _in_numbers(closed, own, size) if _is_small(closed.jaxpr) else None
             if numbers is not None:
                 structure = jax.tree.structure(shapes)
-                forms = (numbers, jaxpr_as_fun(closed))
                 cpu, other = (
-                    jax.vmap(functools.partial(_structured, form, structure), axes)
-                    for form in forms
+                    jax.vmap(_structured(form, structure), axes)
+                    for form in (numbers, jaxpr_as_fun(closed))
                 )
                 call = functools.partial(lax.platform_dependent, cpu=cpu, default=other)
         results = (call or jax.vmap(run, axes))(inputs)
@@ -117,8 +116,13 @@ def for_large_batches(run: Run, plain: Run) -> Run:
     return differentiable
 
 
-def _structured(form: Callable[..., Sequence[Any]], structure: Any, inputs: Sequence[Any]) -> Any:
-    return jax.tree.unflatten(structure, form(*inputs))
+def _structured(form: Callable[..., Sequence[Any]], structure: Any) -> Run:
+    """A function with a name of its own: JAX prints a program that has none to find one."""
+
+    def structured(inputs: Sequence[Any]) -> Any:
+        return jax.tree.unflatten(structure, form(*inputs))
+
+    return structured
 
 
 def _is_small(jaxpr: Any) -> bool:

@@ -56,7 +56,7 @@ class Builder:
         #: Sums of arrows from inputs to outputs: no elimination reads them.
         self.running: dict[tuple[VertexName, VertexName], RunningSum] = {}
         self.puts_off = False
-        self.sum_cost = Cost()
+        self.sum_costs: list[Cost] = []
         self.eliminating: VertexName | None = None
 
     def fork(self) -> Self:
@@ -77,8 +77,9 @@ class Builder:
     # -- slots ---------------------------------------------------------------------------------
 
     def slot(self, shape: tuple[int, ...], dtype: Any, array: bool = True) -> int:
-        self.program.slots.append(Slot(tuple(shape), dtype, array))
-        return len(self.program.slots) - 1
+        slots = self.program.slots
+        slots.append(Slot(tuple(shape), dtype, array))
+        return len(slots) - 1
 
     def constant(self, value: np.ndarray) -> int:
         key = ("constant", str(value.dtype), value.shape, value.tobytes())
@@ -206,10 +207,12 @@ class Builder:
         self, recipe: Recipe, operands: Sequence[int], dtype: Any, vertex: VertexName | None
     ) -> tuple[int, ...]:
         """Append the steps of a recipe on concrete slots; the slots of the result's factors."""
-        slots = list(operands)
-        for operation, positions in recipe.steps:
-            inputs = tuple([slots[position] for position in positions])
-            slots.append(self.operate(operation, inputs, dtype, vertex))
+        slots = operands
+        if recipe.steps:
+            slots = list(operands)
+            for operation, positions in recipe.steps:
+                inputs = tuple([slots[position] for position in positions])
+                slots.append(self.operate(operation, inputs, dtype, vertex))
         return tuple([slots[position] for position in recipe.operands])
 
     def operate(
@@ -258,7 +261,7 @@ class Builder:
 
     def settle(self, edges: dict[VertexName, dict[VertexName, Edge]]) -> None:
         """Finish the sums that were put off; the last elimination is charged with them."""
-        self.sum_cost = Cost()
+        self.sum_costs = []
         for (u, w), running in self.running.items():
             total = running.total()
             if total is None:
@@ -268,12 +271,14 @@ class Builder:
         if self.running:
             self.program.longest_sum = max(running.count for running in self.running.values())
             last = self.program.eliminations[-1]
-            self.program.eliminations[-1] = replace(last, cost=last.cost + self.sum_cost)
+            self.program.eliminations[-1] = replace(
+                last, cost=Cost.total([last.cost, *self.sum_costs])
+            )
 
     def joined(self, first: Edge, second: Edge, dtype: Any) -> Edge | None:
-        """The sum of two parallel arrows, None for zero; its cost goes to `sum_cost`."""
+        """The sum of two parallel arrows, None for zero; its cost goes to `sum_costs`."""
         recipe = add(first[0], second[0])
-        self.sum_cost = self.sum_cost + recipe.cost
+        self.sum_costs.append(recipe.cost)
         slots = self.replay(recipe, (*first[1], *second[1]), dtype, self.eliminating)
         return None if recipe.result is None else (recipe.result, slots)
 
@@ -285,14 +290,14 @@ class Builder:
         self.primals()
         edges: dict[VertexName, dict[VertexName, Edge]] = {v.name: {} for v in graph.vertices}
         into: dict[VertexName, dict[VertexName, None]] = {v.name: {} for v in graph.vertices}
-        local = Cost()
+        costs = []
         for (u, v), arrow in graph.arrows.items():
             dtype = graph.by_name[v].dtype
             operands = [self.reference(reference, dtype) for reference in arrow.references]
             edges[u][v] = (arrow.structure, self.replay(arrow.recipe, operands, dtype, None))
             into[v][u] = None
-            local = local + arrow.recipe.cost
-        self.program.local_cost = local
+            costs.append(arrow.recipe.cost)
+        self.program.local_cost = Cost.total(costs)
         return edges, into
 
     def eliminate(
@@ -303,36 +308,39 @@ class Builder:
     ) -> Cost:
         """Connect every predecessor with every successor, and remove the vertex."""
         sources, targets, name = into.pop(vertex), edges.pop(vertex), self.name_of(vertex)
-        total, fill_in = Cost(), 0
-        self.sum_cost, self.eliminating = Cost(), name
+        costs, fill_in = [], 0
+        self.sum_costs, self.eliminating = [], name
+        reached = [(w, *edge, self.dtype_of(w)) for w, edge in targets.items()]
         for u in sources:
-            inner, inner_slots = edges[u].pop(vertex)
-            for w, (outer, outer_slots) in targets.items():
+            row = edges[u]
+            inner, inner_slots = row.pop(vertex)
+            for w, outer, outer_slots, dtype in reached:
                 recipe = compose(outer, inner)
-                total = total + recipe.cost
+                costs.append(recipe.cost)
                 if recipe.result is None:
                     continue
-                dtype = self.dtype_of(w)
                 slots = self.replay(recipe, (*outer_slots, *inner_slots), dtype, name)
                 new: Edge | None = (recipe.result, slots)
-                if w not in edges[u]:
+                known = row.get(w)
+                if known is None:
                     fill_in += 1
                     into[w][u] = None
                 elif self.puts_off and isinstance(u, str) and isinstance(w, str):
-                    self.put_off(u, w, edges[u][w], (recipe.result, slots), dtype)
+                    self.put_off(u, w, known, (recipe.result, slots), dtype)
                     continue
                 else:
-                    new = self.joined(edges[u][w], (recipe.result, slots), dtype)
+                    new = self.joined(known, (recipe.result, slots), dtype)
                 if new is None:
-                    del edges[u][w], into[w][u]
+                    del row[w], into[w][u]
                 else:
-                    edges[u][w] = new
+                    row[w] = new
         for w in targets:
             into[w].pop(vertex, None)
+        total = Cost.total([*costs, *self.sum_costs])
         self.program.eliminations.append(
-            Elimination(name, len(sources), len(targets), fill_in, total + self.sum_cost)
+            Elimination(name, len(sources), len(targets), fill_in, total)
         )
-        return total + self.sum_cost
+        return total
 
     def put_off(self, u: VertexName, w: VertexName, first: Edge, new: Edge, dtype: Any) -> None:
         """Add to an arrow from an input to an output, which nothing reads before `settle`."""
@@ -345,13 +353,12 @@ class Builder:
 
     def follow(self, steps: StraightLine, edges: dict[VertexName, dict[VertexName, Edge]]) -> None:
         """Replay products and sums of partials (edge or face elimination) instead of vertices."""
-        total = Cost()
+        costs: list[Cost] = []
 
         def replayed(
             recipe: Recipe, first: tuple[Edge, Any], second: tuple[Edge, Any], dtype: Any
         ) -> tuple[Edge, Any] | None:
-            nonlocal total
-            total = total + recipe.cost
+            costs.append(recipe.cost)
             if recipe.result is None:
                 return None
             slots = self.replay(recipe, (*first[0][1], *second[0][1]), dtype, None)
@@ -373,7 +380,7 @@ class Builder:
             row.clear()
         for (u, v), (edge, _) in results.items():
             edges[u][v] = edge
-        self.program.eliminations.append(Elimination("all", 0, 0, 0, total))
+        self.program.eliminations.append(Elimination("all", 0, 0, 0, Cost.total(costs)))
 
     def collect(self, edges: dict[VertexName, dict[VertexName, Edge]]) -> None:
         """The blocks of the Jacobian, and the values of the outputs."""

@@ -80,9 +80,7 @@ def count_program(program: Program, convention: str = "ad") -> OpCounts:
         raise InvalidArgumentError(
             f"convention must be one of {', '.join(map(repr, CONVENTIONS))}, got {convention!r}."
         )
-    eliminations = Cost()
-    for elimination in program.eliminations:
-        eliminations = eliminations + elimination.cost
+    eliminations = Cost.total([elimination.cost for elimination in program.eliminations])
     if convention == "ad":
         muls, adds = eliminations.ad, eliminations.adds + program.local_cost.adds
         by_vertex = {e.vertex: e.cost.ad for e in program.eliminations}

@@ -8,6 +8,7 @@ come from once the program runs. No array exists while rules run, except those k
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -235,20 +236,19 @@ class Site:
         limits: Sequence[Limit] = (),
     ) -> list[Piece]:
         """A term with labels `range(len(sizes))`; empty where it is structurally zero."""
-        draft = Draft(
-            dict(enumerate(sizes)),
-            list(out),
-            list(into),
-            [DraftFactor(k, factor) for k, (_, factor) in enumerate(factors)],
+        finished = _finished(
+            tuple(sizes),
+            tuple(out),
+            tuple(into),
+            tuple([factor for _, factor in factors]),
             coefficient,
             conj,
-            limits=list(limits),
+            tuple(limits),
         )
-        finished = draft.finish()
         if finished is None:
             return []
         term, operands = finished
-        return [Piece(term, tuple(factors[k][0] for k in operands))]
+        return [Piece(term, tuple([factors[k][0] for k in operands]))]
 
     def diagonal(
         self,
@@ -358,6 +358,32 @@ class Site:
                 limits=limits,
             )
         return pieces
+
+
+@lru_cache(maxsize=1 << 12, typed=True)
+def _finished(
+    sizes: tuple[int, ...],
+    out: tuple[IndexMap, ...],
+    into: tuple[IndexMap, ...],
+    factors: tuple[Factor, ...],
+    coefficient: Number,
+    conj: bool,
+    limits: tuple[Limit, ...],
+) -> tuple[Term, list[int]] | None:
+    """The canonical term and which factors it keeps, in order; None for a structural zero.
+
+    Most equations of a function are of a few kinds on arrays of a few shapes.
+    """
+    draft = Draft(
+        dict(enumerate(sizes)),
+        list(out),
+        list(into),
+        [DraftFactor(k, factor) for k, factor in enumerate(factors)],
+        coefficient,
+        conj,
+        limits=list(limits),
+    )
+    return draft.finish()
 
 
 def _limits_of_labels(
