@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 from jax.extend.core import jaxpr_as_fun
-
-from ..graph.listing import Equation
 
 __all__ = ["summed_second_derivative"]
 
@@ -29,7 +28,7 @@ _LOWER_IS_READ = jax.__version_info__ >= (0, 12)
 
 
 def _cholesky(
-    equation: Equation, out: int, values: Sequence[Array], tangents: Columns, changes: Columns
+    equation: Any, out: int, values: Sequence[Array], tangents: Columns, changes: Columns
 ) -> Array:
     """For `L L^T = A`: `L (P' P - low(P' S + S P'^T))`, with `S = L^-1 dA L^-T` and `P = low(S)`.
 
@@ -62,7 +61,7 @@ def _low(matrices: Array) -> Array:
 
 
 def _triangular_solve(
-    equation: Equation, out: int, values: Sequence[Array], tangents: Columns, changes: Columns
+    equation: Any, out: int, values: Sequence[Array], tangents: Columns, changes: Columns
 ) -> Array:
     """For `A X = B`: `-A^-1 (dA d'X + d'A dX)`, with `dX = A^-1 (dB - dA X)`."""
     params, (triangle, right) = equation.params, values
@@ -112,7 +111,7 @@ def _of_bilinear(
 
 
 def _eigenvalues(
-    equation: Equation, out: int, values: Sequence[Array], tangents: Columns, changes: Columns
+    equation: Any, out: int, values: Sequence[Array], tangents: Columns, changes: Columns
 ) -> Array:
     """For `A V = V diag(w)`: `sum_j (M_ij + M_ji) M'_ji / (w_i - w_j)`, with `M = V^T dA V`."""
     (moved,), (changed,) = tangents, changes
@@ -136,16 +135,15 @@ def _eigenvalues(
 
 
 def _linear_solve(
-    equation: Equation, out: int, values: Sequence[Array], tangents: Columns, changes: Columns
+    equation: Any, out: int, values: Sequence[Array], tangents: Columns, changes: Columns
 ) -> Array:
     """For `A x = b`, linear in b as in the solve's own tangent: `-A^-1 (d'A A^-1 db)`."""
     jaxprs, lengths = equation.params["jaxprs"], equation.params["const_lengths"]
     matrices, operands = lengths.matvec, sum(lengths)
-    rights: list[Array] = [
-        jnp.broadcast_to(jnp.zeros_like(value), (_count(tangents), *value.shape))
-        if column is None
-        else column
-        for column, value in zip(tangents[operands:], values[operands:], strict=True)
+    still = [jnp.zeros((_count(tangents), *v.shape), v.dtype) for v in values[operands:]]
+    rights = [
+        zeros if column is None else column
+        for column, zeros in zip(tangents[operands:], still, strict=True)
     ]
 
     def solved(*rights: Array) -> list[Array]:
@@ -160,7 +158,8 @@ def _linear_solve(
                 full[k] = constant
             return list(jaxpr_as_fun(jaxprs.matvec)(*full, *solutions))
 
-        result: list[Array] = jax.jvp(product, [values[k] for k in chosen], list(columns))[1]
+        primals = [values[k] for k in chosen]
+        result: list[Array] = jax.jvp(product, primals, list(columns))[1]
         return result
 
     chosen = [k for k in range(matrices) if changes[k] is not None]
@@ -175,7 +174,7 @@ def _count(columns: Columns) -> int:
 
 
 def summed_second_derivative(
-    equation: Equation, out: int, values: Sequence[Array], tangents: Columns, changes: Columns
+    equation: Any, out: int, values: Sequence[Array], tangents: Columns, changes: Columns
 ) -> Array | None:
     """The second derivative of an output, summed over columns; None without a closed form.
 
