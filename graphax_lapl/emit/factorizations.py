@@ -165,7 +165,8 @@ def _linear_solve(
     chosen = [k for k in range(matrices) if changes[k] is not None]
     if not chosen:
         return jnp.zeros_like(values[operands + out])
-    parts = jax.vmap(moved)(jax.vmap(solved)(*rights), [changes[k] for k in chosen])
+    columns = [column for column in changes[:matrices] if column is not None]
+    parts = jax.vmap(moved)(jax.vmap(solved)(*rights), columns)
     return -solved(*(jnp.sum(part, 0) for part in parts))[out]
 
 
