@@ -113,7 +113,10 @@ def _of_bilinear(
 def _eigenvalues(
     equation: Any, out: int, values: Sequence[Array], tangents: Columns, changes: Columns
 ) -> Array:
-    """For `A V = V diag(w)`: `sum_j (M_ij + M_ji) M'_ji / (w_i - w_j)`, with `M = V^T dA V`."""
+    """For `A V = V diag(w)`: `2 sum_j M_ij M'_ij / (w_i - w_j)`, with `M = V^T dA V`.
+
+    M is symmetric, also as it is rounded: what two close eigenvalues gain and lose is the same.
+    """
     (moved,), (changed,) = tangents, changes
     assert moved is not None
     assert changed is not None
@@ -122,7 +125,8 @@ def _eigenvalues(
 
     def reduced(columns: Array) -> Array:
         right = jnp.einsum("c...ij,...jk->c...ik", columns, vectors)
-        return jnp.einsum("...ki,c...kj->c...ij", vectors, right)
+        found = jnp.einsum("...ki,c...kj->c...ij", vectors, right)
+        return found + found.mT  # twice M
 
     m = reduced(moved)
     other = m if changed is moved else reduced(changed)
@@ -130,8 +134,7 @@ def _eigenvalues(
     gaps = numbers[..., :, None] - numbers[..., None, :]
     unit = jnp.eye(size, dtype=numbers.dtype)
     weights = (1 - unit) / (gaps + unit)
-    summed = jnp.sum((m + m.mT) * other.mT, 0)
-    return jnp.sum(weights * summed, -1)
+    return 0.5 * jnp.sum(weights * jnp.sum(m * other, 0), -1)
 
 
 def _linear_solve(
