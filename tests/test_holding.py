@@ -183,3 +183,33 @@ def test_an_array_is_compared_with_its_own_maximum(order):
         expected = jax.vmap(jax.jacrev(fun))(samples)
     for ours, jaxs in zip(found, expected, strict=True):
         np.testing.assert_allclose(ours, jaxs, rtol=1e-12, atol=1e-12)
+
+
+def test_columns_pass_products_without_what_they_are_scaled_with_in_memory():
+    keys = jax.random.split(jax.random.key(7), 4)
+    shapes = ((10, 16), (16, 16), (16,), (512, 10))
+    first, second, last, xs = map(jax.random.normal, keys, shapes)
+
+    def fun(x):
+        return jnp.tanh(jnp.tanh(x @ first) @ second) @ last
+
+    assert barriers(jax.vmap(laplacian_ve(fun)), xs) == 0
+
+
+def test_columns_of_a_narrow_place_meet_its_metric_as_they_are_stored():
+    keys = jax.random.split(jax.random.key(8), 4)
+    shapes = ((40, 6), (6, 5), (5,), (3, 40))
+    first, second, last, xs = map(jax.random.normal, keys, shapes)
+
+    def fun(x):
+        return jnp.tanh(jnp.tanh(x @ first) @ second) @ last
+
+    def trace(x):
+        return jnp.trace(jax.hessian(fun)(x))
+
+    text = str(jax.make_jaxpr(jax.vmap(laplacian_ve(fun)))(xs))
+    assert re.search(r"\[3,5,6\] = dot_general", text)  # the metric is 6 x 6
+    assert not re.search(r"\[3,\d+,\d+\] = transpose", text)
+    np.testing.assert_allclose(
+        jax.vmap(laplacian_ve(fun))(xs), jax.vmap(trace)(xs), rtol=1e-9, atol=1e-9
+    )

@@ -203,7 +203,7 @@ class Plan:
         if sparse:
             values = dict.fromkeys(shared_work(program) - pairs.keys(), HELD_SIZES)
         else:
-            values = worth_holding(program)
+            values = worth_holding(program, self.again)
         values |= dict.fromkeys(compared_with_results(program), (2, UNBOUNDED))
         if sparse or not self.again:
             return Holding(values, sines=pairs, regions=whole)

@@ -20,6 +20,7 @@ from ..program.instructions import CurvatureInstruction
 from ..rules.opaque import needs_all_tangents
 from ..rules.site import OpaqueMap
 from .assembly import assemble
+from .factorizations import summed_second_derivative
 from .small_loops import for_batches, is_small_loop
 
 __all__ = [
@@ -311,14 +312,22 @@ def second_derivative(instruction: CurvatureInstruction, operands: Sequence[Arra
     columns = next(array for array in tangents if array is not None)
     count = math.prod(columns.shape[: instruction.rank])
 
-    def flat(columns: Sequence[Array | None]) -> list[Array]:
+    def flat(columns: Sequence[Array | None]) -> list[Array | None]:
         """Columns as one axis, of the dtype of what they move."""
         return [
-            array.reshape(count, *value.shape).astype(value.dtype)
+            None if array is None else array.reshape(count, *value.shape).astype(value.dtype)
             for array, value in zip(columns, values, strict=True)
-            if array is not None
         ]
 
+    equation, out = instruction.equation, instruction.out
+    given = flat(tangents)
+    others = [
+        same if other is array else new
+        for same, array, other, new in zip(given, tangents, changes, flat(changes), strict=True)
+    ]
+    closed = summed_second_derivative(equation, out, values, given, others)
+    if closed is not None:
+        return closed
     if needs_all_tangents(instruction.equation):
         # Zero columns for the operands that do not move.
         leading = columns.shape[: instruction.rank]
@@ -330,7 +339,7 @@ def second_derivative(instruction: CurvatureInstruction, operands: Sequence[Arra
     moved = [k for k, array in enumerate(changes) if array is not None]
 
     def evaluate(point: list[Array]) -> Array:
-        return instruction.equation.evaluate(*point)[instruction.out]
+        return equation.evaluate(*point)[out]
 
     def along(tangent: list[Array], change: list[Array]) -> Array:
         def pushed(*place: Array) -> Array:
@@ -352,7 +361,10 @@ def second_derivative(instruction: CurvatureInstruction, operands: Sequence[Arra
 
         return jax.jvp(pushed, tuple(values[k] for k in moved), tuple(change))[1]
 
-    equation = instruction.equation
     with no_rule_refused(f"'{equation.name}' has no second derivative", equation.source):
-        curved = jax.vmap(along)(flat(tangents), flat(changes))
+        curved = jax.vmap(along)(_there(flat(tangents)), _there(flat(changes)))
     return lax.reduce_sum(curved, [0])
+
+
+def _there(columns: Sequence[Array | None]) -> list[Array]:
+    return [array for array in columns if array is not None]

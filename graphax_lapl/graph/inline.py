@@ -49,7 +49,7 @@ NEVER_KNOWN = frozenset(
 #: steps ("unroll"), or keep it as an opaque linear map ("opaque"). A function is the rule that its
 #: tangent program is made of in the place of JAX's.
 KNOWN_CALL = "rule:"
-Treatment = Callable[[Any, dict[str, Any], tuple[str, ...]], str | Callable[..., Any]]
+Treatment = Callable[[Any, dict[str, Any], tuple[str, ...], int], str | Callable[..., Any]]
 
 
 @immutable
@@ -140,7 +140,7 @@ class _Inliner:
         if active and equation.outvars and name not in BARRIERS:
             # A linear primitive may stand in its own tangent program, applied to the tangents.
             above = stack if any(reference.tangent for reference in inputs) else ()
-            how = self.treatment(equation.primitive, params, above)
+            how = self.treatment(equation.primitive, params, above, self.orders)
             if not isinstance(how, str):
                 return self.linearize(equation, inputs, stack, how)
             if how == "unroll" and not equation.effects:
@@ -157,7 +157,7 @@ class _Inliner:
         """Whether a call is one vertex because its function has a rule; not on tangents."""
         if any(reference.tangent for reference in inputs):
             return False
-        return self.treatment(equation.primitive, equation.params, ()) == "rule"
+        return self.treatment(equation.primitive, equation.params, (), self.orders) == "rule"
 
     def append(
         self, equation: Any, inputs: list[_Reference], known_as: str | None = None

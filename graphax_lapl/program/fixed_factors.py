@@ -46,10 +46,7 @@ class _Sums(Rewriting):
     def __init__(self, program: Program, moving: Collection[int]):
         """Follow what moves."""
         super().__init__(program)
-        touched = set(moving)
-        for instruction in program.instructions:
-            if not touched.isdisjoint(instruction.inputs):
-                touched.update(instruction.outputs)
+        touched = program.reached(moving)
         self.fixed = {s for s in self.makers if s not in touched}
         self.fixed.update(s for s in program.inputs if s not in touched)
         self.root: EdgeInstruction | None = None

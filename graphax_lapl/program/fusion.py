@@ -69,6 +69,7 @@ class Step:
         work: elements of the loop.
         kept: its result is in memory before it is read.
         inside: its operands are evaluated inside its own loop.
+        once: even so, each of their elements is evaluated once.
     """
 
     inputs: tuple[int, ...]
@@ -77,6 +78,7 @@ class Step:
     work: int
     kept: bool
     inside: bool
+    once: bool = False
 
 
 class Fusion:
@@ -104,7 +106,7 @@ class Fusion:
             slot
             for step in steps
             for slot in step.inputs
-            if step.inside and step.work > sizes[slot]
+            if step.inside and not step.once and step.work > sizes[slot]
         }
         #: Arrays that are read more than once: only holding these can save anything.
         self.shared = {
@@ -164,7 +166,7 @@ class Fusion:
                 number += 1
             for slot in step.inputs:
                 kernels[slot] |= own
-                if step.inside:
+                if step.inside and not step.once:
                     repeated[slot] = max(repeated[slot], times * step.work / self.sizes[slot])
         return counted
 
@@ -195,14 +197,15 @@ class Fusion:
 class FusedProgram(Fusion):
     """A program as kernels."""
 
-    def __init__(self, program: Program, apart: bool = False):
+    def __init__(self, program: Program, apart: bool = False, once: Collection[int] = ()):
         """Read off what every instruction costs.
 
         Args:
             program: the program.
             apart: whether the arrays are so large that sines have loops of their own.
+            once: slots that are made without evaluating anything more than once.
         """
-        self.program = program
+        self.program, self.once = program, once
         pairs = sines(program)
         #: Sines that sums evaluate, and those that are in memory before they are read.
         self.inside = {slot for slot, sine in pairs.items() if sine.inside}
@@ -242,11 +245,18 @@ class FusedProgram(Fusion):
             work,
             expression.kept or not self.stored.isdisjoint(instruction.outputs),
             expression.inside,
+            bool(instruction.outputs) and all(s in self.once for s in instruction.outputs),
         )
 
 
-def worth_holding(program: Program) -> dict[int, tuple[int, int]]:
+def worth_holding(program: Program, again: bool = False) -> dict[int, tuple[int, int]]:
     """Slots that are worth holding, and for which sizes.
+
+    Args:
+        program: the program.
+        again: whether it is of second order. Its columns pass through products of matrices, which
+            a library evaluates together with what their operands are made of, each array at its
+            own size: what is repeated along the columns is not evaluated for each of them.
 
     Returns:
         For each slot the number of elements (those of a batch together) from which on it is worth
@@ -256,8 +266,9 @@ def worth_holding(program: Program) -> dict[int, tuple[int, int]]:
     if len(program.instructions) > MAX_INSTRUCTIONS:
         return {}
     pairs = sines(program)
-    small = FusedProgram(program)
-    large = FusedProgram(program, apart=True) if pairs else small
+    once = within_sums(program, products=True) if again else frozenset()
+    small = FusedProgram(program, once=once)
+    large = FusedProgram(program, apart=True, once=once) if pairs else small
     within = within_sums(program) if SINES_INSIDE else frozenset()
     for fused in (small, large):
         fused.shared -= fused.inside | fused.stored | within

@@ -8,6 +8,7 @@ costs, and nothing of how it will be run.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -277,6 +278,14 @@ class Program:
             self.local_cost,
             self.longest_sum,
         )
+
+    def reached(self, inputs: Collection[int]) -> set[int]:
+        """The slots that some of the inputs enter, these included."""
+        touched = set(inputs)
+        for instruction in self.instructions:
+            if not touched.isdisjoint(instruction.inputs):
+                touched.update(instruction.outputs)
+        return touched
 
     def peak_bytes(self) -> int:
         """Largest number of bytes alive at once when the instructions run in order."""

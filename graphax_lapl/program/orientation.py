@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import replace
 
 from ..edges.maps import IndexMap, label
@@ -13,21 +14,25 @@ from .instructions import Block, EdgeInstruction, Instruction, Program, Slot
 __all__ = ["contracted_last", "oriented"]
 
 
-def contracted_last(program: Program) -> Program:
+def contracted_last(program: Program, fixed: Collection[int] = ()) -> Program:
     """The program whose matrices hold the axis last that the next product sums over.
 
     While arrows are multiplied a matrix is stored with the input's axes first. Pulled back through
     layers it is then read along its first axis, by products that need it transposed; with the
     output's axes first they are plain, for one sample and for a batch with common weights.
+
+    Args:
+        program: the program.
+        fixed: slots that are the same for all samples of a batch, beside the program's inputs.
     """
-    return _Storage(program).settled()
+    return _Storage(program, fixed).settled()
 
 
 class _Storage:
     """Orders of axes, settled from the last reader to the first maker."""
 
-    def __init__(self, program: Program):
-        self.program = program
+    def __init__(self, program: Program, fixed: Collection[int]):
+        self.program, self.fixed = program, fixed
         self.slots, self.instructions = list(program.slots), list(program.instructions)
         self.makers: dict[int, int] = {}
         self.readers: dict[int, list[tuple[int, int]]] = {}
@@ -88,7 +93,7 @@ class _Storage:
                 own is not None and self.can_be(operand, own)
                 for operand, own in zip(made.inputs, orders, strict=True)
             )
-        matrices = [s in self.makers for s in made.inputs]
+        matrices = [s in self.makers and s not in self.fixed for s in made.inputs]
         if len(matrices) < 2 or matrices.count(True) != 1:
             return False
         rows = operation.reads[matrices.index(True)].labels()

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from .fixed_factors import take_out_fixed_factors
 from .instructions import Program
 from .joined_sums import join_sums
+from .orientation import contracted_last
 from .permutations import share_permuted
 from .reassociation import reassociate
 
@@ -21,4 +22,7 @@ def tidied(program: Program, moving: Collection[int]) -> Program:
         moving: its inputs that are not the same for all samples of a batch.
     """
     joined = join_sums(reassociate(program.without_dead_code(None)))
-    return share_permuted(take_out_fixed_factors(joined, moving))
+    tidy = share_permuted(take_out_fixed_factors(joined, moving))
+    touched = tidy.reached(moving)
+    fixed = {slot for slot in range(len(tidy.slots)) if slot not in touched}
+    return contracted_last(tidy, fixed)

@@ -1,6 +1,7 @@
 """Local partials: one file per family of primitives, one entry per primitive."""
 
 from . import (
+    cofactors,
     complex_numbers,
     contraction,
     control_flow,
@@ -25,6 +26,7 @@ __all__ = [
     "Primal",
     "Reference",
     "Site",
+    "cofactors",
     "complex_numbers",
     "contraction",
     "control_flow",

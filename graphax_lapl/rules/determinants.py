@@ -28,23 +28,31 @@ from jax import Array, lax
 
 from ..edges.maps import label
 from ..edges.terms import Factor, Term
+from ..graph.listing import nested_primitives
 from ..graph.users_rules import is_users_rule
 from .registry import defrule
 from .site import Local, Piece, Site
 
-__all__ = ["known_call", "known_tangent"]
+__all__ = ["known_call", "known_tangent", "layout_of_call", "placed"]
 
 
-def known_call(name: str, params: dict[str, Any]) -> str | None:
+def known_call(name: str, params: dict[str, Any], orders: int) -> str | None:
     """The name under which a call has a rule as a whole, None for all others.
 
     A call is known by its program, so that nobody else's function is taken for it.
+
+    Args:
+        name: name of the primitive.
+        params: its parameters.
+        orders: how often it is differentiated.
     """
     if name != "custom_jvp_call":
         return None
-    if not any(e.primitive.name == "lu" for e in params["call_jaxpr"].jaxpr.eqns[:4]):
+    if any(e.primitive.name == "lu" for e in params["call_jaxpr"].jaxpr.eqns[:4]):
+        return "slogdet" if layout_of_call(params, jnp.linalg.slogdet) is not None else None
+    if orders < 2 or is_users_rule(params) or "lu" not in nested_primitives(params):
         return None
-    return "slogdet" if _layout(params, jnp.linalg.slogdet) is not None else None
+    return "det" if layout_of_call(params, jnp.linalg.det) is not None else None
 
 
 def known_tangent(name: str, params: dict[str, Any]) -> Callable[..., Any] | None:
@@ -54,13 +62,13 @@ def known_tangent(name: str, params: dict[str, Any]) -> Callable[..., Any] | Non
     aval = params["call_jaxpr"].in_avals[0]
     if not any(size in (2, 3) for size in aval.shape):
         return None
-    layout = _layout(params, jnp.linalg.det)
+    layout = layout_of_call(params, jnp.linalg.det)
     if layout is None or aval.shape[layout[-1]] not in (2, 3):
         return None
     return _tangent_of_det(layout)
 
 
-def _layout(params: dict[str, Any], function: Callable[..., Any]) -> tuple[int, ...] | None:
+def layout_of_call(params: dict[str, Any], function: Callable[..., Any]) -> tuple[int, ...] | None:
     """Dimensions of the argument of a determinant: those of the result, rows, columns.
 
     Under `jax.vmap` the argument is mapped along any of its dimensions, which the call's program
@@ -105,7 +113,7 @@ def _slogdet(site: Site, i: int, k: int) -> list[Piece]:
     """The sign is constant; the logarithm moves with the transposed inverse."""
     if k == 0:
         return []
-    layout = _layout(site.params, jnp.linalg.slogdet)
+    layout = layout_of_call(site.params, jnp.linalg.slogdet)
     assert layout is not None
     shape = tuple(site.shape(i)[d] for d in layout)
     batch = len(shape) - 2
@@ -114,11 +122,11 @@ def _slogdet(site: Site, i: int, k: int) -> list[Piece]:
     name = f"inverse {layout}"
     inverse = Local(name, _inverse(layout), (site.value(i),), shape, _inverse_slope(layout))
     factor = Factor((*leading, columns, rows), shape)
-    into = _placed(layout, [*leading, rows, columns])
+    into = placed(layout, [*leading, rows, columns])
     return site.piece(shape, leading, into, [(inverse, factor)])
 
 
-def _placed(layout: tuple[int, ...], maps: Sequence[Any]) -> list[Any]:
+def placed(layout: tuple[int, ...], maps: Sequence[Any]) -> list[Any]:
     """Maps of (batch, rows, columns) in the order of the argument's dimensions."""
     return [maps[layout.index(d)] for d in range(len(layout))]
 
@@ -141,7 +149,7 @@ def _inverse_slope(layout: tuple[int, ...]) -> Callable[[Local], list[tuple[int,
         term = Term(
             (*shape[:-2], size, size, size, size),
             (*leading, j, i),
-            tuple(_placed(layout, (*leading, k, m))),
+            tuple(placed(layout, (*leading, k, m))),
             (Factor((*leading, j, k), shape), Factor((*leading, m, i), shape)),
             -1,
         )

@@ -225,7 +225,7 @@ def _is_short(params: dict[str, Any]) -> bool:
 
 
 def treatment(
-    primitive: Any, params: dict[str, Any], stack: tuple[str, ...]
+    primitive: Any, params: dict[str, Any], stack: tuple[str, ...], orders: int
 ) -> str | Callable[..., Any]:
     """What inlining does with an equation on an active input.
 
@@ -241,7 +241,7 @@ def treatment(
         return "linearize"  # `x.at[i].apply(fun)`: not an assignment, and JAX says what is missing
     if find_user_rule(primitive, params) is not None:
         return "rule"
-    known = known_call(name, params)
+    known = known_call(name, params, orders)
     if known is not None:
         return KNOWN_CALL + known
     tangent = known_tangent(name, params)

@@ -332,7 +332,7 @@ class _AtRow(PossibleValues):
 def _body(equation: Equation) -> Listing:
     closed = equation.params["jaxpr"]
     moves = [False] * len(closed.jaxpr.invars)
-    return flatten_jaxpr(closed, moves, lambda primitive, params, stack: "rule")[0]
+    return flatten_jaxpr(closed, moves, lambda *_: "rule")[0]
 
 
 def _returned(equation: Equation, given: Mapping[int, Possible]) -> dict[int, Possible]:
