@@ -33,7 +33,7 @@ from ..program.counts import (
 )
 from ..program.fusion import (
     UNBOUNDED,
-    stored_products,
+    convolution_results,
     worth_holding,
     worth_holding_for_derivatives,
 )
@@ -210,7 +210,7 @@ class Plan:
         return Holding(
             values,
             worth_holding_for_derivatives(program),
-            stored_products(program),
+            convolution_results(program),
             pairs,
             whole,
             again=True,

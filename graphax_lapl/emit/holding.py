@@ -16,7 +16,7 @@ from jax.custom_batching import custom_vmap
 from ..program.regions import Region
 from ..program.sines import Sine
 
-__all__ = ["HELD_SIZES", "Holding", "held", "known_size", "tangents_held"]
+__all__ = ["HELD_SIZES", "Holding", "held", "known_size", "linear_barrier", "tangents_held"]
 
 #: Smaller arrays are not worth the pass through memory, unless something better is known.
 HELD_SIZES = (512, 1 << 62)
@@ -128,9 +128,15 @@ def tangents_held(value: Array) -> Array:
 @tangents_held.defjvp
 def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     (value,), (tangent,) = primals, tangents
-    if known_size(value) > 1:
-        tangent = lax.platform_dependent(tangent, cpu=_written, default=lambda t: t)
-    return tangents_held(value), tangent
+    return tangents_held(value), linear_barrier(tangent)
+
+
+def linear_barrier(value: Array) -> Array:
+    """The same values, in memory before anything reads them (on a CPU), as a linear function."""
+    if known_size(value) < 2:
+        return value
+    result: Array = lax.platform_dependent(value, cpu=_written, default=lambda x: x)
+    return result
 
 
 def _written(value: Array) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -63,6 +64,7 @@ def run_program(program: Program, inputs: Sequence[Any], holding: Holding = _NOT
     ]
     # Derivative rules of JAX mix dtypes in places; the user's strictness is about the user's code.
     dot = matrix_product if holding.again else lax.dot_general
+    stored = functools.partial(matrix_product, stored=True) if holding.again else dot
     with jax.numpy_dtype_promotion("standard"):
         joined = joined_pulls(program)
         kept = kept_pulls(program, joined)
@@ -93,7 +95,7 @@ def run_program(program: Program, inputs: Sequence[Any], holding: Holding = _NOT
             elif SINES_INSIDE and k in products and len(values) == 2:
                 results = [_product(instruction, products[k], slots)]
             else:
-                results = early.pop(k) if k in early else _execute(instruction, values, dot)
+                results = early.pop(k) if k in early else _execute(instruction, values, dot, stored)
             for slot, result in zip(instruction.outputs, results, strict=True):
                 if slot in ways:
                     result.kept = ways[slot]
@@ -146,9 +148,22 @@ def _pair(sine: Sine, argument: Array, inputs: Sequence[Array]) -> Pair:
     return sine_and_cosine(argument)
 
 
-def _execute(instruction: Any, values: list[Any], dot: Callable[..., Array]) -> Sequence[Any]:
+def _execute(
+    instruction: Any,
+    values: list[Any],
+    dot: Callable[..., Array],
+    stored: Callable[..., Array] = lax.dot_general,
+) -> Sequence[Any]:
+    """Results of an instruction.
+
+    Args:
+        instruction: the instruction.
+        values: what it reads.
+        dot: makes products that the function has.
+        stored: makes products of derivatives.
+    """
     if isinstance(instruction, EdgeInstruction):
-        return [operate(instruction.operation, values, instruction.dtype, dot)]
+        return [operate(instruction.operation, values, instruction.dtype, stored)]
     if isinstance(instruction, PrimalInstruction):
         if instruction.equation.name == "dot_general":
             with instruction.equation.context.manager:
