@@ -14,6 +14,7 @@ from jax import Array, lax
 from jax.custom_batching import custom_vmap
 
 from ..program.regions import Region
+from ..program.scaled_rows import ScaledRows
 from ..program.sines import Sine
 
 __all__ = ["HELD_SIZES", "Holding", "held", "known_size", "linear_barrier", "tangents_held"]
@@ -35,6 +36,7 @@ class Holding:
         tangents: slots whose tangents and cotangents are.
         sines: slots of sines and cosines, which are evaluated together.
         regions: expressions that are evaluated as a whole, by the slots that they end in.
+        rows: slots of products that have another form where nothing is differentiated.
         again: whether results will probably be differentiated.
     """
 
@@ -43,6 +45,7 @@ class Holding:
     tangents: Collection[int] = ()
     sines: Mapping[int, Sine] = field(default_factory=dict)
     regions: Mapping[int, Region] = field(default_factory=dict)
+    rows: Mapping[int, ScaledRows] = field(default_factory=dict)
     again: bool = False
 
     def apply(self, slot: int, value: Any, inputs: Sequence[Array]) -> Any:

@@ -23,6 +23,7 @@ from ..program.instructions import (
     RowHessianInstruction,
 )
 from ..program.regions import Region
+from ..program.scaled_rows import ScaledRows
 from ..program.sines import Sine
 from ..program.summed import SINES_INSIDE
 from .arrays import scaled
@@ -92,6 +93,8 @@ def run_program(program: Program, inputs: Sequence[Any], holding: Holding = _NOT
                 if sine.argument not in pairs:
                     pairs[sine.argument] = _pair(sine, values[0], inexact)
                 results = [pairs[sine.argument][sine.place]]
+            elif instruction.outputs and (rows := holding.rows.get(instruction.outputs[0])):
+                results = [_scaled_rows(rows, instruction, slots, stored)]
             elif SINES_INSIDE and k in products and len(values) == 2:
                 results = [_product(instruction, products[k], slots)]
             else:
@@ -120,6 +123,28 @@ def _product(instruction: Any, expression: int, slots: Sequence[Any]) -> Array:
     factor = second if first == expression else first
     total = sum_of_products(slots[expression], slots[factor])
     return scaled(total, instruction.operation.coefficient)
+
+
+def _scaled_rows(
+    rows: ScaledRows, instruction: Any, slots: Sequence[Any], dot: Callable[..., Array]
+) -> Array:
+    """A product with its other form as the value; derivatives are those of its own form."""
+
+    def own(operands: Sequence[Array], others: Sequence[Array]) -> Array:
+        del others
+        return operate(instruction.operation, operands, instruction.dtype, dot)
+
+    def other(operands: Sequence[Array], others: Sequence[Array]) -> Array:
+        del operands
+        matrix, vector, right = others
+        scaled = operate(rows.scaling, [matrix, vector], instruction.dtype, dot)
+        return operate(rows.product, [scaled, right], instruction.dtype, dot)
+
+    product = jax.custom_jvp(other)
+    product.defjvp(functools.partial(jax.jvp, own))
+    operands = [slots[slot] for slot in instruction.inputs]
+    result: Array = product(operands, [slots[slot] for slot in rows.slots])
+    return result
 
 
 def _region(

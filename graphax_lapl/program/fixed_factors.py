@@ -13,7 +13,7 @@ from ..edges.terms import Number
 from .instructions import EdgeInstruction, Instruction, PrimalInstruction, Program, Slot
 from .rewriting import Rewriting
 
-__all__ = ["plain_labels", "take_out_fixed_factors"]
+__all__ = ["fixed_slots", "plain_labels", "take_out_fixed_factors"]
 
 #: A factor: its slot, and which axes of the summed array its axes are.
 Factor = tuple[int, tuple[int, ...]]
@@ -46,12 +46,7 @@ class _Sums(Rewriting):
     def __init__(self, program: Program, moving: Collection[int]):
         """Follow what moves."""
         super().__init__(program)
-        touched = set(moving)
-        for instruction in program.instructions:
-            if not touched.isdisjoint(instruction.inputs):
-                touched.update(instruction.outputs)
-        self.fixed = {s for s in self.makers if s not in touched}
-        self.fixed.update(s for s in program.inputs if s not in touched)
+        self.fixed = fixed_slots(program, moving)
         self.root: EdgeInstruction | None = None
         self.made: list[Instruction] = []
         self.known: dict[tuple[Operation, tuple[int, ...]], int] = {}
@@ -236,6 +231,16 @@ class _Sums(Rewriting):
         reads = tuple(Read(tuple(label(p) for p in own)) for _, own in (moving, fixed))
         together = replace(operation, reads=reads)
         return [*self.made, replace(root, operation=together, inputs=(moving[0], fixed[0]))]
+
+
+def fixed_slots(program: Program, moving: Collection[int]) -> set[int]:
+    """The slots that no moving input enters."""
+    touched = set(moving)
+    for instruction in program.instructions:
+        if not touched.isdisjoint(instruction.inputs):
+            touched.update(instruction.outputs)
+    made = {slot for instruction in program.instructions for slot in instruction.outputs}
+    return made.union(program.inputs) - touched
 
 
 def plain_labels(read: Read) -> tuple[int, ...] | None:
