@@ -128,15 +128,21 @@ def barriers(fun, *arguments):
     )
 
 
-def test_cotangents_of_products_are_held():
-    def fun(weights, x):
+def test_cotangents_that_are_read_in_two_orders_are_held():
+    """Those of products of two matrices of a sample; with shared weights rows and batch are one."""
+
+    def scores(weights, x):
+        return jnp.sum(jnp.tanh((x @ weights) @ (x @ weights).T))
+
+    def network(weights, x):
         return jnp.sum(jnp.tanh(jnp.tanh(x @ weights) @ weights))
 
-    weights, xs = jnp.ones((6, 6)), jnp.ones((8, 6))
-    loss = loss_of(fun)
+    weights, xs = jnp.ones((6, 6)), jnp.ones((8, 3, 6))
+    loss = loss_of(scores)
     assert barriers(loss, weights, xs) == 0
     assert barriers(jax.grad(loss), weights, xs) >= 1
     assert barriers(jax.jit(jax.grad(loss)), weights, xs) >= 1
+    assert barriers(jax.grad(loss_of(network)), weights, xs) == 0
 
 
 def test_the_two_sides_meet_at_a_narrow_vertex():

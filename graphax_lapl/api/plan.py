@@ -33,7 +33,7 @@ from ..program.counts import (
 )
 from ..program.fusion import (
     UNBOUNDED,
-    stored_products,
+    convolution_results,
     worth_holding,
     worth_holding_for_derivatives,
 )
@@ -41,6 +41,7 @@ from ..program.instructions import Program
 from ..program.orientation import contracted_last, oriented
 from ..program.recomputation import compared_with_results, shared_work
 from ..program.regions import regions
+from ..program.scaled_rows import scaled_rows
 from ..program.sines import sines
 from .compression import Compressed
 from .orders import EliminationOrder
@@ -210,11 +211,20 @@ class Plan:
         return Holding(
             values,
             worth_holding_for_derivatives(program),
-            stored_products(program),
+            convolution_results(program),
             pairs,
             whole,
+            scaled_rows(program, self._moving(program)),
             again=True,
         )
+
+    def _moving(self, program: Program) -> set[int]:
+        """Inputs of the program that are differentiated, or come with the operator."""
+        listing, graph = self.graph.listing, self.graph
+        places = (*listing.constants, *listing.inputs)
+        leaves = {graph.by_name[name].variable for name in graph.inputs}
+        slots = zip(program.inputs, places, strict=False)
+        return {s for s, v in slots if v in leaves} | {*program.inputs[len(places) :]}
 
     def emitted(
         self, values: bool, sparse: bool, jitted: bool = True

@@ -14,9 +14,10 @@ from jax import Array, lax
 from jax.custom_batching import custom_vmap
 
 from ..program.regions import Region
+from ..program.scaled_rows import ScaledRows
 from ..program.sines import Sine
 
-__all__ = ["HELD_SIZES", "Holding", "held", "known_size", "tangents_held"]
+__all__ = ["HELD_SIZES", "Holding", "held", "known_size", "linear_barrier", "tangents_held"]
 
 #: Smaller arrays are not worth the pass through memory, unless something better is known.
 HELD_SIZES = (512, 1 << 62)
@@ -35,6 +36,7 @@ class Holding:
         tangents: slots whose tangents and cotangents are.
         sines: slots of sines and cosines, which are evaluated together.
         regions: expressions that are evaluated as a whole, by the slots that they end in.
+        rows: slots of products that have another form where nothing is differentiated.
         again: whether results will probably be differentiated.
     """
 
@@ -43,6 +45,7 @@ class Holding:
     tangents: Collection[int] = ()
     sines: Mapping[int, Sine] = field(default_factory=dict)
     regions: Mapping[int, Region] = field(default_factory=dict)
+    rows: Mapping[int, ScaledRows] = field(default_factory=dict)
     again: bool = False
 
     def apply(self, slot: int, value: Any, inputs: Sequence[Array]) -> Any:
@@ -128,9 +131,15 @@ def tangents_held(value: Array) -> Array:
 @tangents_held.defjvp
 def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     (value,), (tangent,) = primals, tangents
-    if known_size(value) > 1:
-        tangent = lax.platform_dependent(tangent, cpu=_written, default=lambda t: t)
-    return tangents_held(value), tangent
+    return tangents_held(value), linear_barrier(tangent)
+
+
+def linear_barrier(value: Array) -> Array:
+    """The same values, in memory before anything reads them (on a CPU), as a linear function."""
+    if known_size(value) < 2:
+        return value
+    result: Array = lax.platform_dependent(value, cpu=_written, default=lambda x: x)
+    return result
 
 
 def _written(value: Array) -> Array:

@@ -11,6 +11,8 @@ from jax import Array, lax
 from jax.custom_batching import custom_vmap
 from jax.custom_derivatives import SymbolicZero, zero_from_primal
 
+from .holding import linear_barrier, tangents_held
+
 __all__ = ["matrix_product", "vector_first"]
 
 Dimensions = Any
@@ -47,7 +49,12 @@ def vector_first(
 
 
 def matrix_product(
-    left: Array, right: Array, dimension_numbers: Dimensions, **params: Any
+    left: Array,
+    right: Array,
+    dimension_numbers: Dimensions,
+    *,
+    stored: bool = False,
+    **params: Any,
 ) -> Array:
     """`lax.dot_general`, with a better derivative where the right operand is shared by a batch.
 
@@ -56,27 +63,31 @@ def matrix_product(
     `jax.vmap` has made the batch the first axis of `x`, batch and rows are taken as one axis
     instead, which moves nothing, and XLA's libraries read either operand as it lies.
 
+    Elsewhere the two derivatives of a product of two matrices read `g` in two orders of its axes.
+
     Args:
         left: an array.
         right: an array.
         dimension_numbers: as for `lax.dot_general`.
+        stored: whether what is read in two orders is in memory before (see `tangents_held`).
         params: further parameters of it.
     """
     contracting, (batch, _) = dimension_numbers
     summed = len(contracting[0])
     rows = left.ndim - summed
     ordered = tuple(contracting[0]) == tuple(range(rows, left.ndim))
+    stored = stored and not batch and rows > 0 and right.ndim > summed
     if batch or not ordered or not rows or params.get("out_sharding") is not None:
         plain: Array = lax.dot_general(left, right, dimension_numbers, **params)
-        return plain
+        return tangents_held(plain) if stored else plain
     dimensions = tuple(tuple(map(tuple, pair)) for pair in dimension_numbers)
-    result: Array = _product(dimensions, tuple(sorted(params.items())))(left, right)
+    result: Array = _product(dimensions, stored, tuple(sorted(params.items())))(left, right)
     return result
 
 
 @functools.lru_cache(maxsize=256)
 def _product(
-    dimension_numbers: Dimensions, params: tuple[tuple[str, Any], ...]
+    dimension_numbers: Dimensions, stored: bool, params: tuple[tuple[str, Any], ...]
 ) -> Callable[[Array, Array], Array]:
     """The product with a rule for `jax.jvp`; the left operand's contracted axes are its last."""
     given = dict(params)
@@ -99,13 +110,17 @@ def _product(
         left, right = primals
         out = product(left, right)
         parts = []
+        apart = False
         if not isinstance(tangents[0], SymbolicZero):
             parts.append(plain(tangents[0], right))
         if not isinstance(tangents[1], SymbolicZero):
-            parts.append(_rows_together(plain, of_matrix, summed, left, tangents[1]))
+            part, together = _rows_together(plain, of_matrix, summed, left, tangents[1])
+            parts.append(part)
+            apart = stored and not together and len(parts) > 1
         if not parts:
             return out, zero_from_primal(out, symbolic_zeros=True)
-        return out, functools.reduce(lax.add, parts)
+        tangent = functools.reduce(lax.add, parts)
+        return out, linear_barrier(tangent) if apart else tangent
 
     product.defjvp(differentiated, symbolic_zeros=True)
     return product
@@ -117,12 +132,15 @@ def _rows_together(
     summed: int,
     left: Array,
     right: Array,
-) -> Array:
+) -> tuple[Array, bool]:
     """The product, under `jax.vmap` over the left operand with rows and batch as one axis.
 
     A function with a rule for `jax.vmap` has no transpose. The rule is therefore used where
     batching is the innermost transformation, so that it has run when the call returns and what it
     emitted is all that is left; elsewhere the call's result is dropped.
+
+    Returns:
+        The product, and whether rows and batch are one axis.
     """
     ran: list[bool] = []
 
@@ -133,8 +151,8 @@ def _rows_together(
     @product.def_vmap
     def _(size: int, batched: list[bool], left: Array, right: Array) -> tuple[Array, bool]:
         del size
-        ran.append(True)
-        if not batched[0] or batched[1]:
+        ran.append(batched[0] and not batched[1])
+        if not ran[-1]:
             axes = [0 if along else None for along in batched]
             return jax.vmap(plain, in_axes=axes)(left, right), True
         matrix = lax.collapse(left, 0, left.ndim - summed)
@@ -142,4 +160,4 @@ def _rows_together(
         return lax.reshape(result, (*left.shape[: left.ndim - summed], *result.shape[1:])), True
 
     result: Array = product(left, right)
-    return result if ran else plain(left, right)
+    return (result, ran[-1]) if ran else (plain(left, right), False)

@@ -134,7 +134,9 @@ def _differentiated(
             sine, cosine = pairs[place]
             values += [sine, cosine]
             seeds += [cosine, lax.neg(sine)]
-        slope = jax.jvp(partial, values, seeds)[1]
+        # A library that sums takes what it can of the expression into its loop, and the rest would
+        # be in memory piece by piece.
+        slope = held(jax.jvp(partial, values, seeds)[1], (2, UNBOUNDED))
         part = lax.convert_element_type(slope * tangents[k], value.dtype)
         tangent = part if number == 0 else lax.add(tangent, part)
     return value, tangent

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ from ..program.instructions import (
     RowHessianInstruction,
 )
 from ..program.regions import Region
+from ..program.scaled_rows import ScaledRows
 from ..program.sines import Sine
 from ..program.summed import SINES_INSIDE
 from .arrays import scaled
@@ -63,6 +65,7 @@ def run_program(program: Program, inputs: Sequence[Any], holding: Holding = _NOT
     ]
     # Derivative rules of JAX mix dtypes in places; the user's strictness is about the user's code.
     dot = matrix_product if holding.again else lax.dot_general
+    stored = functools.partial(matrix_product, stored=True) if holding.again else dot
     with jax.numpy_dtype_promotion("standard"):
         joined = joined_pulls(program)
         kept = kept_pulls(program, joined)
@@ -90,10 +93,12 @@ def run_program(program: Program, inputs: Sequence[Any], holding: Holding = _NOT
                 if sine.argument not in pairs:
                     pairs[sine.argument] = _pair(sine, values[0], inexact)
                 results = [pairs[sine.argument][sine.place]]
+            elif instruction.outputs and (rows := holding.rows.get(instruction.outputs[0])):
+                results = [_scaled_rows(rows, instruction, slots, stored)]
             elif SINES_INSIDE and k in products and len(values) == 2:
                 results = [_product(instruction, products[k], slots)]
             else:
-                results = early.pop(k) if k in early else _execute(instruction, values, dot)
+                results = early.pop(k) if k in early else _execute(instruction, values, dot, stored)
             for slot, result in zip(instruction.outputs, results, strict=True):
                 if slot in ways:
                     result.kept = ways[slot]
@@ -118,6 +123,28 @@ def _product(instruction: Any, expression: int, slots: Sequence[Any]) -> Array:
     factor = second if first == expression else first
     total = sum_of_products(slots[expression], slots[factor])
     return scaled(total, instruction.operation.coefficient)
+
+
+def _scaled_rows(
+    rows: ScaledRows, instruction: Any, slots: Sequence[Any], dot: Callable[..., Array]
+) -> Array:
+    """A product with its other form as the value; derivatives are those of its own form."""
+
+    def own(operands: Sequence[Array], others: Sequence[Array]) -> Array:
+        del others
+        return operate(instruction.operation, operands, instruction.dtype, dot)
+
+    def other(operands: Sequence[Array], others: Sequence[Array]) -> Array:
+        del operands
+        matrix, vector, right = others
+        scaled = operate(rows.scaling, [matrix, vector], instruction.dtype, dot)
+        return operate(rows.product, [scaled, right], instruction.dtype, dot)
+
+    product = jax.custom_jvp(other)
+    product.defjvp(functools.partial(jax.jvp, own))
+    operands = [slots[slot] for slot in instruction.inputs]
+    result: Array = product(operands, [slots[slot] for slot in rows.slots])
+    return result
 
 
 def _region(
@@ -146,9 +173,22 @@ def _pair(sine: Sine, argument: Array, inputs: Sequence[Array]) -> Pair:
     return sine_and_cosine(argument)
 
 
-def _execute(instruction: Any, values: list[Any], dot: Callable[..., Array]) -> Sequence[Any]:
+def _execute(
+    instruction: Any,
+    values: list[Any],
+    dot: Callable[..., Array],
+    stored: Callable[..., Array] = lax.dot_general,
+) -> Sequence[Any]:
+    """Results of an instruction.
+
+    Args:
+        instruction: the instruction.
+        values: what it reads.
+        dot: makes products that the function has.
+        stored: makes products of derivatives.
+    """
     if isinstance(instruction, EdgeInstruction):
-        return [operate(instruction.operation, values, instruction.dtype, dot)]
+        return [operate(instruction.operation, values, instruction.dtype, stored)]
     if isinstance(instruction, PrimalInstruction):
         if instruction.equation.name == "dot_general":
             with instruction.equation.context.manager:

@@ -46,9 +46,7 @@ class _Sums(Rewriting):
     def __init__(self, program: Program, moving: Collection[int]):
         """Follow what moves."""
         super().__init__(program)
-        touched = program.reached(moving)
-        self.fixed = {s for s in self.makers if s not in touched}
-        self.fixed.update(s for s in program.inputs if s not in touched)
+        self.fixed = program.unreached(moving)
         self.root: EdgeInstruction | None = None
         self.made: list[Instruction] = []
         self.known: dict[tuple[Operation, tuple[int, ...]], int] = {}

@@ -40,7 +40,7 @@ __all__ = [
     "FusedProgram",
     "Fusion",
     "Step",
-    "stored_products",
+    "convolution_results",
     "worth_holding",
     "worth_holding_for_derivatives",
 ]
@@ -302,20 +302,13 @@ def worth_holding_for_derivatives(program: Program) -> dict[int, tuple[int, int]
     return ranges
 
 
-def stored_products(program: Program) -> frozenset[int]:
-    """Slots that products of matrices and convolutions make.
+def convolution_results(program: Program) -> frozenset[int]:
+    """Slots of columns that have passed through a convolution.
 
-    Their derivatives with respect to both operands read the same cotangent, in two orders of its
-    axes. Products that share labels with both operands in the result keep the order, and are left.
+    Its derivatives with respect to both operands read the same cotangent, in two orders of its
+    axes.
     """
-    found = {slot for _, slot in _convolutions(program)}
-    for instruction in program.instructions:
-        operation = getattr(instruction, "operation", None)
-        if isinstance(operation, Einsum) and _is_matrix_product(operation):
-            first, second = (_free(read, operation) for read in operation.reads)
-            if first and second and not first & second:
-                found.update(instruction.outputs)
-    return frozenset(found)
+    return frozenset(slot for _, slot in _convolutions(program))
 
 
 def _convolutions(program: Program) -> Iterator[tuple[int, int]]:
