@@ -79,8 +79,8 @@ def summed_pulls(program: Program, excluded: Collection[int] = frozenset()) -> l
     packets: dict[tuple[Hashable, int, int, Number], dict[int, _Pull]] = {}
     for pull in _pulls(program, excluded):
         reference = pull.maker.reference
-        equation = (id(reference.equation), pull.maker.inputs, pull.maker.present)
-        key = (equation, reference.out, pull.rows, pull.coefficient)
+        point = (id(reference.equation), pull.maker.inputs, pull.maker.present)
+        key = (point, reference.out, pull.rows, pull.coefficient)
         packet = packets.setdefault(key, {})
         if packet.setdefault(reference.into, pull) is not pull:
             packet[-1] = pull  # two sums of the same: such a packet meets no other
