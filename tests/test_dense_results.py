@@ -1,11 +1,15 @@
 """Dense results that are mostly zero: made of their entries, not written term by term."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from graphax_lapl import jacve
 from graphax_lapl.emit.coordinates import MAX_GATHERED
+from tests.checks import assert_same
 
 N = 160
 
@@ -30,3 +34,36 @@ def test_their_derivatives_are_exact():
         return jax.grad(lambda x: jnp.sum(jacobian(stencil)(x) ** 2 * v))(x)
 
     np.testing.assert_allclose(squares(jacve), squares(jax.jacfwd), rtol=1e-11, atol=1e-11)
+
+
+def numbers(x):
+    """Eleven functions of four numbers, of which most depend on two."""
+    a, b, c, d = x
+    products = [a * b, b * c, jnp.sin(c) * d, a / d, d * d, b - c, a * jnp.exp(b)]
+    return jnp.stack([*products, c, a * b * c * d, b / a, jnp.tanh(d)])
+
+
+def bordered(x):
+    """A diagonal, and numbers on it and beside it."""
+    return jnp.stack([x[0] * x[3], *(x[k] * x[k + 1] for k in range(6)), x[0]]) + x**2
+
+
+@pytest.mark.parametrize(("fun", "count"), [(numbers, 4), (bordered, 8)])
+@pytest.mark.parametrize("batch", [None, 5, 300])
+def test_single_numbers_side_by_side(fun, count, batch):
+    x = np.random.default_rng(2).uniform(0.5, 1.5, (*([batch] if batch else []), count))
+
+    def both(jacobian):
+        return (jax.vmap if batch else lambda f: f)(jacobian)
+
+    assert_same(both(jacve(fun))(x), both(jax.jacfwd(fun))(x))
+    if batch != 300:
+        assert_same(both(jax.jacfwd(jacve(fun)))(x), both(jax.hessian(fun))(x))
+
+
+def test_single_numbers_are_one_kernel():
+    """XLA fuses few operands: those of a longer concatenation would be a kernel each."""
+    text = jax.jit(jacve(bordered)).lower(np.ones(8)).as_text()
+    operands = [line.count("%") - 1 for line in re.findall(r".*stablehlo\.concatenate.*", text)]
+    assert operands
+    assert max(operands) <= 8

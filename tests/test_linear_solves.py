@@ -1,5 +1,6 @@
 """Linear solves inside loops and branches, where an opaque equation moves one operand at a time."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -65,3 +66,14 @@ def test_entries_of_a_triangular_solve(left: bool, lower: bool, transposed: bool
     found = jax.jit(jacve(fun, "reverse", sparse_representation=True))(x)
     assert_same(found.todense(), expected)
     assert found.nse == np.count_nonzero(np.abs(expected) > 1e-14)
+
+
+@pytest.mark.parametrize("argnums", [1, (0, 1)])
+def test_a_system_is_solved_for_value_and_inverse_alone(argnums: int | tuple[int, int]) -> None:
+    """One inverse for both operands, and nothing for operands that do not move."""
+    point = (MATRIX, RIGHT)
+    jacobian = jacve(jnp.linalg.solve, argnums=argnums)
+    assert_same(jacobian(*point), jax.jacrev(jnp.linalg.solve, argnums)(*point))
+    text = jax.jit(jacobian).lower(*point).compile().as_text()
+    solves = len(re.findall(r'custom_call_target="lapack_\w*trsm', text))
+    assert solves == (2 if argnums == 1 else 4)  # each with two triangular factors

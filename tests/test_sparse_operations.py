@@ -420,8 +420,22 @@ def test_empty_structure_has_a_layout() -> None:
         np.ravel(np.stack([np.arange(0, 300, 3), np.zeros(100, int), 299 - np.arange(100)], 1)),
         np.random.default_rng(0).permutation(300),
         np.array([4, 2]),
+        # Columns that lie side by side: up to a piece's end, across it, all of what they are in.
+        np.ravel([[k, k + 1, 299 - k] for k in range(0, 89, 3)] * 3),
+        np.ravel(np.arange(88, 289)[::4, None] + np.array([0, 1, 2])),
+        np.ravel(np.arange(91, 299).reshape(52, 4)[:, [2, 3, 0, 1]]),
     ],
-    ids=["plain", "interleaved", "with edges", "steps", "random", "short"],
+    ids=[
+        "plain",
+        "interleaved",
+        "with edges",
+        "steps",
+        "random",
+        "short",
+        "side by side",
+        "across pieces",
+        "halves",
+    ],
 )
 def test_entries_that_repeat_with_a_period_are_read_in_order(positions):
     pieces = [np.arange(0.0, 90.0), np.arange(90.0, 91.0), np.arange(91.0, 300.0)]

@@ -216,10 +216,12 @@ def _apply(draft: Draft, item: DraftFactor, writer: RecipeWriter) -> None:
             extra = tuple(sorted(involved & elsewhere))
             choices.append((draft.box(set(extra)), int(not reverse), group, extra))
     limit = whole.cost.muls // max(1, ApplyOpaque(opaque, factor.shape, (), True).cost.muls)
-    if not choices or min(choices, key=lambda c: c[:2])[0] > limit:
+    best = min(choices, key=lambda c: c[:2], default=None)
+    # Seeds that nothing multiplies are an identity: its image is the map's array, by one name.
+    if best is None or best[0] > limit or (best[0] == limit and not best[2]):
         _materialize(item, writer)
         return
-    _, forward, group, extra = min(choices, key=lambda c: c[:2])
+    _, forward, group, extra = best
     reverse = not forward
     near = factor.axes[opaque.batch : split] if reverse else factor.axes[split:]
     far = factor.axes[split:] if reverse else factor.axes[opaque.batch : split]

@@ -4,7 +4,7 @@ Values are padded into place along one dimension per label and selected by compa
 along the others, so a diagonal or a band becomes one fused elementwise expression: no identity is
 built and nothing is scattered. Bands and windows, `in = a + k`, are padded so that their labels
 count through the flat positions. Terms whose positions only a table knows are scattered. A matrix
-of single numbers is packed by one concatenation.
+of single numbers is packed (`packing.py`).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from ..edges.maps import IndexMap
 from ..edges.operations import Read
 from ..edges.terms import Structure, Term
 from .arrays import broadcast_labels, promoted, promoted_dtype, read, scaled
+from .packing import packed
 
 __all__ = ["assemble", "term_values"]
 
@@ -118,16 +119,7 @@ def _pack(
             .set(stacked, mode="promise_in_bounds", unique_indices=True, indices_are_sorted=True)
         )
         return lax.reshape(dense, shape)
-    pieces, end = [], 0
-    for place, value in zip(places, values, strict=True):
-        if place > end:
-            pieces.append(jnp.zeros(place - end, kind))
-        pieces.append(lax.reshape(value, (1,)))
-        end = place + 1
-    if end < total:
-        pieces.append(jnp.zeros(total - end, kind))
-    packed = lax.concatenate(pieces, 0) if len(pieces) > 1 else pieces[0]
-    return lax.reshape(packed, shape)
+    return lax.reshape(packed(dict(zip(places, values, strict=True)), total), shape)
 
 
 def _place(term: Term, operands: Sequence[Array], shape: tuple[int, ...], dtype: np.dtype) -> Array:

@@ -19,6 +19,7 @@ import numpy as np
 from jax import Array, lax
 
 from ..edges.layout import Layer, Placement, coordinate_layout
+from ..edges.runs import Run
 from ..edges.terms import Structure
 from .arrays import promoted
 from .holding import held
@@ -136,13 +137,44 @@ def _interleaved(layer: Layer, pieces: Sequence[Array]) -> Array:
         if not run.columns:
             parts.append(_gathered(pieces, ends, layer.reads[run.first : run.last]))
             continue
-        columns = [_sequence(pieces, ends, *column, run.rows) for column in run.columns]
-        if len(columns) > 1:
-            side_by_side = lax.concatenate([lax.expand_dims(c, (1,)) for c in columns], 1)
-            parts.append(lax.reshape(side_by_side, (run.last - run.first,)))
-        else:
-            parts += columns
+        blocks = [_block(pieces, ends, *column, run.rows, width) for column, width in _abreast(run)]
+        side_by_side = lax.concatenate(blocks, 1) if len(blocks) > 1 else blocks[0]
+        parts.append(lax.reshape(side_by_side, (run.last - run.first,)))
     return lax.concatenate(parts, 0) if len(parts) > 1 else parts[0]
+
+
+def _abreast(run: Run) -> list[tuple[tuple[int, int], int]]:
+    """Columns that lie side by side in what they are read from: the first of them, how many.
+
+    XLA fuses a concatenation of few operands only, and a block of an array is one.
+    """
+    found: list[tuple[tuple[int, int], int]] = []
+    for start, step in run.columns:
+        if found:
+            (first, own), width = found[-1]
+            if (start, step) == (first + width, own) and width < step:
+                found[-1] = (first, own), width + 1
+                continue
+        found.append(((start, step), 1))
+    return found
+
+
+def _block(
+    pieces: Sequence[Array], ends: np.ndarray, start: int, step: int, count: int, width: int
+) -> Array:
+    """Positions `start + step * k + l` of the joined pieces, for each l < width a column."""
+    piece, other = np.searchsorted(ends, [start, start + step * (count - 1) + width - 1], "right")
+    if piece == other and width > 1:
+        begin = start - (int(ends[piece]) - pieces[piece].shape[0])
+        missing = max(0, begin + step * count - pieces[piece].shape[0])
+        whole = pieces[piece]
+        if missing:  # the last row ends before the next would begin
+            whole = lax.pad(whole, np.zeros((), whole.dtype), [(0, missing, 0)])
+        rows = lax.reshape(lax.slice(whole, (begin,), (begin + step * count,)), (count, step))
+        return lax.slice_in_dim(rows, 0, width, axis=1)
+    columns = [_sequence(pieces, ends, start + k, step, count) for k in range(width)]
+    columns = [lax.expand_dims(column, (1,)) for column in columns]
+    return lax.concatenate(columns, 1) if width > 1 else columns[0]
 
 
 def _sequence(

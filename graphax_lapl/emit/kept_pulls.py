@@ -3,12 +3,11 @@
 A loss of a loop's result reads the value before there are rows to pull back. `jax.vjp` computes
 the value and keeps of every step what the way back needs; without it the loop would run once for
 the value and once more for the derivative. A branch is evaluated once for all its outputs; the
-way back from a loop with several would carry zeros for the others.
+way back from a loop is kept for one pull, which may bring rows from several outputs at once.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from ..rules.opaque import needs_all_tangents
 from .joined_pulls import JOINED, may_join
 from .opaque import differentiable, is_reversed, varying_like
 from .small_loops import is_small_loop
+from .summed_pulls import SummedPulls
 
 __all__ = ["Kept", "kept_pulls", "value_and_pull"]
 
@@ -50,7 +50,11 @@ class Kept:
     maps: tuple[tuple[int, int, int], ...]
 
 
-def kept_pulls(program: Program, joined: Mapping[int, tuple[int, ...]]) -> dict[int, Kept]:
+def kept_pulls(
+    program: Program,
+    joined: Mapping[int, tuple[int, ...]],
+    summed: Sequence[SummedPulls] = (),
+) -> dict[int, Kept]:
     """Equations whose maps only pull rows back, by the place where they are evaluated.
 
     A loop is kept for one pull. Several rows go back through one over small arrays faster in the
@@ -59,6 +63,7 @@ def kept_pulls(program: Program, joined: Mapping[int, tuple[int, ...]]) -> dict[
     Args:
         program: the program.
         joined: pulls that are one, see `joined_pulls`.
+        summed: those that are one from several outputs, see `summed_pulls`.
     """
     maps: dict[int, list[OpaqueInstruction]] = {}
     for instruction in program.instructions:
@@ -69,6 +74,7 @@ def kept_pulls(program: Program, joined: Mapping[int, tuple[int, ...]]) -> dict[
         for slot in instruction.inputs:
             uses.setdefault(slot, []).append(k)
     together = {k: first for first, group in joined.items() for k in group}
+    together.update((k, pull.place) for pull in summed for k in pull.pulls)
     kept = {}
     for k, instruction in enumerate(program.instructions):
         if not isinstance(instruction, PrimalInstruction):
@@ -85,7 +91,7 @@ def kept_pulls(program: Program, joined: Mapping[int, tuple[int, ...]]) -> dict[
             continue
         outs = tuple(dict.fromkeys(maker.reference.out for maker in found))
         pulls = len({together.get(place, place) for place in readers})
-        if equation.name == "scan" and (len(outs) > 1 or pulls > 1):
+        if equation.name == "scan" and pulls > 1:
             continue
         into = tuple(dict.fromkeys(maker.reference.into for maker in found))
         places = tuple(
@@ -109,8 +115,8 @@ def _rows(instruction: Any) -> int:
 
 def value_and_pull(
     kept: Kept, values: Sequence[Any]
-) -> tuple[Sequence[Any], tuple[Callable[[Array], Sequence[Array]], ...]]:
-    """What an equation computes, and the way back for one row from each of `kept.outs`.
+) -> tuple[Sequence[Any], Callable[[Mapping[int, Array]], Sequence[Array]] | None]:
+    """What an equation computes, and the way back for a row from each of some of `kept.outs`.
 
     There is no such way where the equation has none; this is reported where rows are pulled back.
     """
@@ -128,12 +134,13 @@ def value_and_pull(
     try:
         outs, pull, results = jax.vjp(along, *(values[k] for k in places), has_aux=True)
     except NO_RULE_ERRORS:
-        return equation.evaluate(*values), ()
+        return equation.evaluate(*values), None
 
-    def pulled(place: int, row: Array) -> Sequence[Array]:
+    def pulled(given: Mapping[int, Array]) -> Sequence[Array]:
         rows = [jnp.zeros_like(out) for out in outs]
-        rows[place] = varying_like(row.astype(rows[place].dtype), [outs[place]])
+        for place, row in given.items():
+            rows[place] = varying_like(row.astype(rows[place].dtype), [outs[place]])
         arrived: Sequence[Array] = pull(rows)
         return arrived
 
-    return results, tuple(functools.partial(pulled, place) for place in range(len(outs)))
+    return results, pulled

@@ -38,6 +38,7 @@ CALLS = {
     "closed_call": "call_jaxpr",
     "eval_jaxpr": "call_jaxpr",
     "custom_jvp_call": "call_jaxpr",
+    "custom_vmap_call": "call",
 }
 #: Moves that compute something.
 SUMS = frozenset({"reduce_sum", "reduce_prod"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -26,9 +27,11 @@ from .small_loops import for_batches, is_small_loop
 __all__ = [
     "LinearMap",
     "apply_opaque",
+    "apply_sums",
     "apply_together",
     "differentiable",
     "is_reversed",
+    "pull_sums",
     "pull_together",
     "second_derivative",
     "varying_like",
@@ -41,11 +44,11 @@ class LinearMap:
     """The derivative of an equation's output `out` along its input `into`, at given values.
 
     Attributes:
-        kept: the way back for one row to several inputs, where it was kept when the equation was
-            evaluated, and the place of `into` among these inputs.
+        kept: the way back for rows of some outputs to several inputs, where it was kept when the
+            equation was evaluated, and the places of `out` and `into` among these.
     """
 
-    kept: tuple[Callable[[Array], Sequence[Array]], int] | None = None
+    kept: tuple[Callable[[dict[int, Array]], Sequence[Array]], int, int] | None = None
 
     def __init__(self, reference: OpaqueMap, values: Sequence[Any], types: Sequence[Any]):
         """Hold the point; an input without a value (the equation is linear in it) is zero."""
@@ -56,25 +59,31 @@ class LinearMap:
             for value, type_ in zip(values, types, strict=True)
         ]
         self.moving = [reference.into]
-        if not reference.slot and needs_all_tangents(reference.equation):
+        if not reference.slot and needs_all_tangents(reference.equation, reference.into):
             self.moving += [k for k in differentiable(self.values) if k != reference.into]
 
-    def _along(self, values: Sequence[Array], places: Sequence[int]) -> Callable[..., Array]:
-        """The output as a function of what stands at some places."""
+    def _along(
+        self, values: Sequence[Array], places: Sequence[int], outs: Sequence[int]
+    ) -> Callable[..., list[Array]]:
+        """Some outputs as a function of what stands at some places."""
 
-        def along(*moving: Array) -> Array:
+        def along(*moving: Array) -> list[Array]:
             moved = list(values)
             for position, value in zip(places, moving, strict=True):
                 moved[position] = value
-            result: Array = self.reference.equation.evaluate(*moved)[self.reference.out]
-            return result
+            results = self.reference.equation.evaluate(*moved)
+            return [results[out] for out in outs]
 
         return along
 
     @property
     def along(self) -> Callable[..., Array]:
         """The output as a function of the input, and of the operands that move with zero."""
-        return self._along(self.values, self.moving)
+        return self._alone(self.values)
+
+    def _alone(self, values: Sequence[Array]) -> Callable[..., Array]:
+        along = self._along(values, self.moving, [self.reference.out])
+        return lambda *moving: along(*moving)[0]
 
     def _for_all(self, fun: Callable[..., Any], seeds: Array) -> Any:
         """`fun` of each seed and the values of the equation's inputs."""
@@ -127,7 +136,7 @@ class LinearMap:
         packed = _packed(reference.batch_out, len(reference.batch_out) + reference.opaque.outputs)
 
         def pushed(tangent: Array, *values: Array) -> Array:
-            along = self._along(values, self.moving)
+            along = self._alone(values)
             if reference.slot:
                 return along(tangent)
             points = [values[k] for k in self.moving]
@@ -157,29 +166,59 @@ def pull_together(maps: Sequence[LinearMap], cotangents: Array) -> list[Array]:
             the output.
         cotangents: of shape `(count, *batch, *out core)`.
     """
-    first = maps[0]
-    moved = _permute(cotangents, _layout(first.reference.batch_out, cotangents.ndim - 1))
-    intos = [linear.reference.into for linear in maps]
-    places = list(dict.fromkeys([*intos, *(k for linear in maps for k in linear.moving)]))
+    return pull_sums([maps], [cotangents])
 
-    def pulled(cotangent: Array, *values: Array) -> list[Array]:
-        out, pull = jax.vjp(first._along(values, places), *(values[k] for k in places))
-        seed = varying_like(cotangent.astype(out.dtype), [out])
-        return list(pull(seed)[: len(maps)])
 
-    def pulled_on(cotangent: Array) -> list[Array]:
-        found = [linear.kept for linear in maps if linear.kept is not None]
-        arrived = found[0][0](cotangent)
-        return [arrived[place] for _, place in found]
+def pull_sums(maps: Sequence[Sequence[LinearMap]], cotangents: Sequence[Array]) -> list[Array]:
+    """Pull cotangents back from several outputs of an equation, and add what meets at an input.
 
+    Args:
+        maps: for every output maps to the same inputs, as for `pull_together`.
+        cotangents: for every output an array of shape `(count, *batch, *out core)`.
+    """
+    first = maps[0][0]
+    seeds = [
+        _permute(array, _layout(own[0].reference.batch_out, array.ndim - 1))
+        for own, array in zip(maps, cotangents, strict=True)
+    ]
+    shapes = [seed.shape[1:] for seed in seeds]
+    ends = [0, *itertools.accumulate(map(math.prod, shapes))]
+    intos = [linear.reference.into for linear in maps[0]]
+    places = list(dict.fromkeys([*intos, *(k for linear in maps[0] for k in linear.moving)]))
+
+    def apart(row: Array) -> list[Array]:
+        """One row from every output."""
+        if len(shapes) == 1:
+            return [row]
+        flat = (lax.slice(row, (low,), (high,)) for low, high in itertools.pairwise(ends))
+        return [lax.reshape(part, shape) for part, shape in zip(flat, shapes, strict=True)]
+
+    def pulled(row: Array, *values: Array) -> list[Array]:
+        along = first._along(values, places, [own[0].reference.out for own in maps])
+        outs, pull = jax.vjp(along, *(values[k] for k in places))
+        rows = [
+            varying_like(part.astype(out.dtype), [out])
+            for part, out in zip(apart(row), outs, strict=True)
+        ]
+        return list(pull(rows)[: len(intos)])
+
+    def pulled_on(row: Array) -> list[Array]:
+        found = [own[0].kept for own in maps if own[0].kept is not None]
+        arrived = found[0][0]({kept[1]: part for kept, part in zip(found, apart(row), strict=True)})
+        return [arrived[linear.kept[2]] for linear in maps[0] if linear.kept is not None]
+
+    together = seeds[0]
+    if len(seeds) > 1:
+        flat = [lax.reshape(seed, (seed.shape[0], math.prod(seed.shape[1:]))) for seed in seeds]
+        together = lax.concatenate(flat, 1)
     with first._in_mode("reverse"):
         if first.kept is None:
-            pulled_all = first._for_all(pulled, moved)
+            pulled_all = first._for_all(pulled, together)
         else:
-            pulled_all = jax.vmap(pulled_on)(moved)
+            pulled_all = jax.vmap(pulled_on)(together)
     return [
         _permute(into, _packed(linear.reference.batch_in, into.ndim - 1))
-        for linear, into in zip(maps, pulled_all, strict=True)
+        for linear, into in zip(maps[0], pulled_all, strict=True)
     ]
 
 
@@ -238,6 +277,23 @@ def apply_opaque(operation: OpaqueOperation, linear: LinearMap, *arrays: Array) 
     seeds = _seeds(operation, linear, arrays)
     moved = linear.pull(seeds) if is_reversed(operation) else linear.push(seeds)
     return _result(operation, moved)
+
+
+def apply_sums(
+    operations: Sequence[ApplyOpaque],
+    maps: Sequence[Sequence[LinearMap]],
+    arrays: Sequence[Array],
+) -> list[Array]:
+    """What `apply_opaque` makes of rows of several outputs, added for every input.
+
+    Args:
+        operations: for every input the operation, as for any of the outputs.
+        maps: for every output the maps to the inputs.
+        arrays: for every output the rows.
+    """
+    seeds = [_seeds(operations[0], own[0], [rows]) for own, rows in zip(maps, arrays, strict=True)]
+    pulled = pull_sums(maps, seeds)
+    return [_result(*pair) for pair in zip(operations, pulled, strict=True)]
 
 
 def apply_together(

@@ -32,13 +32,14 @@ from .coordinates import gathered_dense, is_gathered
 from .holding import Holding, held
 from .joined_pulls import joined_pulls
 from .kept_pulls import kept_pulls, value_and_pull
-from .opaque import LinearMap, apply_together, second_derivative
+from .opaque import LinearMap, apply_sums, apply_together, second_derivative
 from .products import matrix_product, vector_first
 from .recipes import operate
 from .regions import evaluated, sum_of_products
 from .rows import row_hessian
 from .sines import Pair, sine_and_cosine, sine_and_cosine_inside
 from .stored import block_storage, cast_to, stored_arrays
+from .summed_pulls import SummedPulls, summed_pulls
 
 __all__ = ["dense_block", "run_program"]
 
@@ -67,12 +68,15 @@ def run_program(program: Program, inputs: Sequence[Any], holding: Holding = _NOT
     dot = matrix_product if holding.again else lax.dot_general
     stored = functools.partial(matrix_product, stored=True) if holding.again else dot
     with jax.numpy_dtype_promotion("standard"):
-        joined = joined_pulls(program)
-        kept = kept_pulls(program, joined)
-        ways: dict[int, tuple[Any, int]] = {}
+        whole = frozenset().union(*(region.slots for region in holding.regions.values()))
+        summed = summed_pulls(program, whole)
+        sums = {pull.place: pull for pull in summed}
+        done = {place for pull in summed for place in (*pull.pulls, *pull.entries)}
+        joined = {k: group for k, group in joined_pulls(program).items() if done.isdisjoint(group)}
+        kept = kept_pulls(program, joined, summed)
+        ways: dict[int, tuple[Any, int, int]] = {}
         early: dict[int, Sequence[Any]] = {}
         pairs: dict[int, Pair] = {}
-        whole = frozenset().union(*(region.slots for region in holding.regions.values()))
         products = {r.place: r.result for r in holding.regions.values() if r.sines}
         for k, instruction in enumerate(program.instructions):
             if not whole.isdisjoint(instruction.outputs):
@@ -84,11 +88,15 @@ def run_program(program: Program, inputs: Sequence[Any], holding: Holding = _NOT
                 early.update(
                     _together([program.instructions[n] for n in joined[k]], joined[k], slots)
                 )
+            if k in sums:
+                early.update(_summed(sums[k], program, slots))
             values = [slots[slot] for slot in instruction.inputs]
-            if k in kept:
-                results, pulls = value_and_pull(kept[k], values)
-                if pulls:
-                    ways.update((slot, (pulls[out], n)) for slot, out, n in kept[k].maps)
+            if k in done:
+                results = early.pop(k) if k in early else _zeros(instruction, program)
+            elif k in kept:
+                results, pull = value_and_pull(kept[k], values)
+                if pull is not None:
+                    ways.update((slot, (pull, out, into)) for slot, out, into in kept[k].maps)
             elif instruction.outputs and (sine := holding.sines.get(instruction.outputs[0])):
                 if sine.argument not in pairs:
                     pairs[sine.argument] = _pair(sine, values[0], inexact)
@@ -115,6 +123,24 @@ def _together(
     operations = [instruction.operation for instruction in instructions]
     found = apply_together(operations, maps, *arrays)
     return {place: [result] for place, result in zip(places, found, strict=True)}
+
+
+def _summed(pull: SummedPulls, program: Program, slots: Sequence[Any]) -> dict[int, Sequence[Any]]:
+    """Rows pulled from several outputs, added for every input, by the places of the sums' entries.
+
+    Whatever else enters these sums is zero.
+    """
+    maps = [[slots[slot] for slot in own] for own in pull.maps]
+    rows = [scaled(slots[s], weight) for s, weight in zip(pull.rows, pull.weights, strict=True)]
+    found = apply_sums(pull.operations, maps, rows)
+    shapes = [program.slots[program.instructions[k].outputs[0]].shape for k in pull.results]
+    results = (lax.reshape(array, shape) for array, shape in zip(found, shapes, strict=True))
+    return {k: [scaled(r, pull.coefficient)] for k, r in zip(pull.results, results, strict=True)}
+
+
+def _zeros(instruction: Any, program: Program) -> Sequence[Any]:
+    (slot,) = instruction.outputs
+    return [jnp.zeros(program.slots[slot].shape, program.slots[slot].dtype)]
 
 
 def _product(instruction: Any, expression: int, slots: Sequence[Any]) -> Array:

@@ -204,16 +204,20 @@ def modes(site: Site, i: int, k: int) -> tuple[bool, bool]:
 PARTIAL_TANGENTS = frozenset({"custom_linear_solve"})
 
 
-def needs_all_tangents(equation: Equation) -> bool:
+def needs_all_tangents(equation: Equation, place: int | None = None) -> bool:
     """Whether JAX's derivative of an equation breaks where only some of its operands move.
 
     `custom_linear_solve` computes with the absent tangent of its right-hand side when only the
     factors that it solves with have one. JAX never asks for that; one operand at a time does, also
     of a loop or branch around it. With tangents that are zero numbers everything is defined.
+
+    Args:
+        equation: the equation.
+        place: the one operand that moves, where there is only one: a right-hand side may.
     """
-    return equation.name in PARTIAL_TANGENTS or any(
-        name in PARTIAL_TANGENTS for name in nested_primitives(equation.params)
-    )
+    if equation.name in PARTIAL_TANGENTS:
+        return place is None or place < sum(equation.params["const_lengths"])
+    return any(name in PARTIAL_TANGENTS for name in nested_primitives(equation.params))
 
 
 def _is_short(params: dict[str, Any]) -> bool:

@@ -25,6 +25,9 @@ __all__ = ["known_support", "without_zeros"]
 MAX_BOX = 1 << 20
 #: Most terms that one factor is split into: entries of a window, or diagonals of a matrix.
 MAX_SPLIT = 16
+#: Up to so many entries a matrix whose diagonals are shorter than they are many stays whole: one
+#: product costs less than to take it apart, entry by entry, and to put the result together again.
+SMALL = 256
 
 
 def without_zeros(piece: Piece, listing: Listing) -> list[Piece]:
@@ -124,10 +127,13 @@ def _pieces_of(
             [values[points[1] - points[0] == shift] for values in points]
             for shift in np.unique(points[1] - points[0])
         ]
-        if len(diagonals) <= MAX_SPLIT:
+        size = math.prod(term.sizes[name] for name in labels)
+        if len(diagonals) <= MAX_SPLIT and (size > SMALL or len(diagonals) ** 2 <= count):
             return [
                 ([from_values(new, values) for values in pair], len(pair[0])) for pair in diagonals
             ]
+        if size <= SMALL:
+            return []
     if len(labels) == 1 or 2 * count <= math.prod(term.sizes[name] for name in labels):
         return [(joint, count)]
     return []

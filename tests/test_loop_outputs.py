@@ -1,0 +1,76 @@
+"""Rows that come back from several outputs of one loop or branch."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from graphax_lapl import jacve
+from tests.checks import assert_same
+
+POINT = (np.linspace(0.1, 0.9, 4), np.linspace(-0.3, 0.4, 4), np.linspace(1.0, 2.0, 4))
+
+
+def leapfrog(mixing: float) -> Callable[..., Any]:
+    """A loop that carries position and velocity; elementwise without mixing."""
+
+    def run(x: Any, v: Any, k: Any) -> Any:
+        def step(carry: Any, _: Any) -> Any:
+            x, v = carry
+            v = v - 0.01 * k * jnp.sin(x) + mixing * jnp.roll(x, 1)
+            return (x + 0.01 * v, v), None
+
+        return jax.lax.scan(step, (x, v), None, length=12)[0]
+
+    return run
+
+
+def energy(mixing: float) -> Callable[..., Any]:
+    """Each output of the loop is read with a weight of its own."""
+
+    def loss(x: Any, v: Any, k: Any) -> Any:
+        x, v = leapfrog(mixing)(x, v, k)
+        return 0.5 * jnp.sum(v * v) - jnp.sum(k * jnp.cos(x))
+
+    return loss
+
+
+def difference(x: Any, v: Any, k: Any) -> Any:
+    """Dense rows of both outputs, with opposite signs."""
+    x, v = leapfrog(0.1)(x, v, k)
+    return jnp.tanh(jnp.sin(x) - 2 * v)
+
+
+def branch(x: Any, v: Any, k: Any) -> Any:
+    """Two outputs of a branch, one of them read in two places."""
+    first, second = jax.lax.cond(
+        x[0] > 0, lambda: (jnp.cumsum(x * v), x @ v * k), lambda: (x * k, v * k)
+    )
+    return jnp.sum(first * k) + 3 * jnp.sum(second), second
+
+
+@pytest.mark.parametrize("order", ["auto", "reverse"])
+@pytest.mark.parametrize("fun", [energy(0.0), energy(0.1), difference, branch])
+def test_their_sum_is_that_of_one_pull(fun: Callable[..., Any], order: str) -> None:
+    argnums = (0, 1, 2)
+    expected = jax.jacrev(fun, argnums)(*POINT)
+    assert_same(jacve(fun, argnums=argnums, order=order)(*POINT), expected)
+
+
+@pytest.mark.parametrize("mixing", [0.0, 0.1])
+def test_a_loop_runs_once_each_way(mixing: float) -> None:
+    derivative = jax.jit(jacve(energy(mixing), argnums=(0, 1, 2), order="reverse"))
+    text = derivative.lower(*POINT).as_text()
+    assert len(re.findall(r"stablehlo\.while", text)) == 2
+
+
+def test_derivatives_and_batches() -> None:
+    batch = [np.stack([x, 1.1 * x]) for x in POINT]
+    got = jax.vmap(jacve(energy(0.1), argnums=(0, 1), order="reverse"))(*batch)
+    assert_same(got, jax.vmap(jax.jacrev(energy(0.1), (0, 1)))(*batch))
+    got = jax.jacfwd(jacve(energy(0.1), order="reverse"))(*POINT)
+    assert_same(got, jax.hessian(energy(0.1))(*POINT))
