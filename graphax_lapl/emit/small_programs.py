@@ -27,8 +27,9 @@ from ..program.instructions import (
     PrimalInstruction,
     Program,
 )
+from ..program.timings import IN_MEMORY
 from .chunks import can_be_in_chunks, in_chunks
-from .numbers import Numbers, computed, has_numbers, joined, run_numbers, split
+from .numbers import CALLS, Numbers, computed, has_numbers, joined, run_numbers, split
 from .tape import Tape
 
 __all__ = ["for_large_batches", "has_arrays", "is_small_program"]
@@ -111,7 +112,7 @@ def for_large_batches(run: Run, plain: Run, arrays: bool) -> Run:
             recorded = _recorded(closed, own) if _is_small(closed.jaxpr) else None
             chunk = size
             if recorded is not None and can_be_in_chunks():
-                chunk = recorded.tape.chunk(recorded.results, size, BATCH)
+                chunk = recorded.tape.chunk(recorded.results, size, BATCH, _stored(closed.jaxpr))
             if recorded is not None and (arrays or chunk < size):
                 structure = jax.tree.structure(shapes)
                 forms = (_in_numbers(closed, recorded, chunk, size), jaxpr_as_fun(closed))
@@ -143,6 +144,18 @@ def _is_small(jaxpr: Any) -> bool:
     if not all(math.prod(atom.aval.shape) for atom in atoms):
         return False
     return not jaxpr.effects and 0 < computed(jaxpr) <= UNSETTLED * MAX_COMPUTED
+
+
+def _stored(jaxpr: Any) -> int:
+    """How many numbers are in memory because products and sums of arrays write them."""
+    total = 0
+    for equation in jaxpr.eqns:
+        name = equation.primitive.name
+        if name in CALLS:
+            total += _stored(equation.params[CALLS[name]].jaxpr)
+        elif name in IN_MEMORY:
+            total += sum(math.prod(variable.aval.shape) for variable in equation.outvars)
+    return total
 
 
 class _Recorded(NamedTuple):

@@ -151,17 +151,19 @@ class Tape:
         self.numbers.append(_Number(self, len(self.numbers), dtype, moves))
         return self.numbers[-1]
 
-    def chunk(self, results: Sequence[Numbers], samples: int, least: int) -> int:
+    def chunk(self, results: Sequence[Numbers], samples: int, least: int, stored: int = 0) -> int:
         """How many of so many samples are best evaluated at once, so that little is held.
 
-        XLA keeps dear numbers by itself, whoever writes the program; what is held beside these is
-        ours. Where it is more, and much in comparison with the results, a chunk is so large that it
-        fits into the cache, and that its numbers are a fraction of all results.
+        XLA keeps dear numbers and results of products by itself, whoever writes the program; what
+        is held beside these is ours. Where it is more, and much in comparison with the results, a
+        chunk is so large that it fits into the cache, and that its numbers are a fraction of all
+        results.
 
         Args:
             results: numbers.
             samples: of the batch.
             least: samples in a chunk.
+            stored: numbers that products and sums of arrays write, where a program has arrays.
         """
         needed, wanted = self._needed(results)
         apart = self._apart(needed, samples)
@@ -169,7 +171,7 @@ class Tape:
         kept = sum(readers[o.place] > 1 and expression_of([o.name]).kept for o in needed)
         held = len(apart | self._worth_holding(needed, wanted, samples, apart))
         everything = sum(numbers.size for numbers in results)
-        if held <= max(kept, HELD_SHARE * everything):
+        if held <= max(kept + stored, HELD_SHARE * everything):
             return samples
         joined = sum(numbers.size for numbers in results if numbers.size > 1)
         together = held + kept + joined + everything
