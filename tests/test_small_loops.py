@@ -194,3 +194,24 @@ def test_a_loop_whose_value_is_read_runs_once():
         jax.jit(jax.value_and_grad(squares(jacve)))(*args),
         jax.jit(jax.value_and_grad(squares(jax.jacrev)))(*args),
     )
+
+
+def test_what_the_way_back_needs_twice_is_kept_once():
+    xs = draw(9, BATCH, STEPS)
+
+    def cosines(jaxpr):
+        for equation in jaxpr.eqns:
+            if equation.primitive.name == "scan":
+                body = equation.params["jaxpr"].jaxpr
+                yield sum(inner.primitive.name == "cos" for inner in body.eqns)
+            for value in equation.params.values():
+                for inner in value if isinstance(value, tuple | list) else (value,):
+                    inner = getattr(inner, "jaxpr", inner)
+                    if hasattr(inner, "eqns"):
+                        yield from cosines(inner)
+
+    def place(x):
+        return chain(x)[0]
+
+    found = list(cosines(jax.make_jaxpr(jax.vmap(jacve(place, "reverse")))(xs).jaxpr))
+    assert 1 in found  # of numbers; that of arrays evaluates two

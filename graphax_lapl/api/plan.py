@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from ..edges.terms import Structure
 from ..emit.holding import HELD_SIZES, Holding
 from ..emit.run import dense_block, run_program
-from ..emit.small_programs import for_large_batches, is_small_program
+from ..emit.small_programs import for_large_batches, has_arrays, is_small_program
 from ..emit.stored import stored_arrays
 from ..errors import InvalidArgumentError
 from ..graph.computational_graph import ComputationalGraph
@@ -193,10 +193,14 @@ class Plan:
             blocks = [[write(block, program, slots) for block in row] for row in program.blocks]
             return [slots[slot] for slot in program.values], blocks
 
-        held = functools.partial(run, holding=self._holding(program, sparse))
-        if sparse or self.again or not is_small_program(program):
+        holding = self._holding(program, sparse)
+        held = functools.partial(run, holding=holding)
+        arrays = has_arrays(program)
+        if sparse or self.again or not (arrays or holding.values or holding.sines):
             return held
-        return for_large_batches(held, functools.partial(run, holding=Holding()))
+        if not is_small_program(program):
+            return held
+        return for_large_batches(held, functools.partial(run, holding=Holding()), arrays)
 
     def _holding(self, program: Program, sparse: bool) -> Holding:
         """What is written to memory before it is read."""

@@ -10,7 +10,8 @@ infinite one, the library is called.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -29,6 +30,7 @@ __all__ = [
     "by_polynomials",
     "fits_polynomials",
     "sine_and_cosine",
+    "sine_and_cosine_from",
     "sine_and_cosine_inside",
 ]
 
@@ -93,7 +95,7 @@ def sine_and_cosine(x: Array) -> Pair:
 
     Under `jax.vmap` the size of the whole batch decides.
     """
-    return _both(x)
+    return sine_and_cosine_from(SINES_SIZE)(x)
 
 
 def _differentiated(primals: Any, tangents: Any) -> tuple[Pair, Any]:
@@ -124,17 +126,23 @@ def sine_and_cosine_inside(x: Array, *inputs: Array) -> Pair:
 sine_and_cosine_inside.defjvp(_differentiated, symbolic_zeros=True)
 
 
-@custom_vmap
-def _both(x: Array) -> Pair:
-    if known_size(x) < SINES_SIZE or x.dtype not in _EVALUATIONS:
-        return by_library(x)
-    return lax.platform_dependent(x, cpu=_guarded, default=by_library)
+@functools.lru_cache(maxsize=256)
+def sine_and_cosine_from(least: int) -> Callable[[Array], Pair]:
+    """The same for arrays of at least so many numbers, without a rule for derivatives."""
 
+    @custom_vmap
+    def both(x: Array) -> Pair:
+        if known_size(x) < least or x.dtype not in _EVALUATIONS:
+            return by_library(x)
+        return lax.platform_dependent(x, cpu=_guarded, default=by_library)
 
-@_both.def_vmap
-def _(size: int, batched: list[bool], x: Array) -> tuple[Pair, tuple[bool, bool]]:
-    del size, batched
-    return _both(x), (True, True)
+    @both.def_vmap
+    def _(size: int, batched: list[bool], x: Array) -> tuple[Pair, tuple[bool, bool]]:
+        del size, batched
+        return both(x), (True, True)
+
+    result: Callable[[Array], Pair] = both
+    return result
 
 
 def by_library(x: Array) -> Pair:

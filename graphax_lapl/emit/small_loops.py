@@ -15,6 +15,7 @@ from itertools import chain
 from typing import Any
 
 import jax
+import numpy as np
 from jax import dtypes, lax
 from jax.custom_batching import custom_vmap
 
@@ -146,12 +147,19 @@ def _scan(params: dict[str, Any], values: Sequence[Any]) -> list[_Split]:
     stacked = [_split(value, 1) for value in values[constants + carries :]]
     shapes = [type_.shape for type_ in types[constants:]]
 
+    places: list[int] = []
+
     def step(carried: list[Any], moved: list[Any]) -> tuple[list[Any], list[Any]]:
         own = [*_regroup(carried, shapes[:carries]), *_regroup(moved, shapes[carries:])]
-        out = run_numbers(closed.jaxpr, closed.consts, [*fixed, *own])
+        out = run_numbers(closed.jaxpr, closed.consts, [*fixed, *own], _each_once())
         types = [atom.aval for atom in closed.jaxpr.outvars]
         flat = [in_a_row(n, type_.dtype) for n, type_ in zip(out, types, strict=True)]
-        return list(chain(*flat[:carries])), list(chain(*flat[carries:]))
+        stacked = list(chain(*flat[carries:]))
+        # What the way back needs twice, as a cosine and as the derivative of a sine, is kept once.
+        different = list({id(number): number for number in stacked}.values())
+        order = {id(number): place for place, number in enumerate(different)}
+        places[:] = [order[id(number)] for number in stacked]
+        return list(chain(*flat[:carries])), different
 
     begin = [in_a_row(n, t.dtype) for n, t in zip(start, types[constants:], strict=False)]
     last, kept = lax.scan(
@@ -165,8 +173,22 @@ def _scan(params: dict[str, Any], values: Sequence[Any]) -> list[_Split]:
     ends = [atom.aval.shape for atom in closed.jaxpr.outvars]
     return [
         *(_Split(numbers, 0) for numbers in _regroup(last, ends[:carries])),
-        *(_Split(numbers, 1) for numbers in _regroup(kept, ends[carries:])),
+        *(_Split(numbers, 1) for numbers in _regroup([kept[p] for p in places], ends[carries:])),
     ]
+
+
+def _each_once() -> Callable[[Any, Sequence[Any]], list[Any]]:
+    """Carries equations on numbers out, equal ones once."""
+    found: dict[Any, tuple[Sequence[Any], list[Any]]] = {}
+
+    def apply(equation: Any, values: Sequence[Any]) -> list[Any]:
+        known = [repr(v) if isinstance(v, np.generic) else id(v) for v in values]
+        key = (equation.primitive, repr(equation.params), *known)
+        if key not in found:
+            found[key] = values, bind(equation, values)  # operands stay alive: they are told by id
+        return found[key][1]
+
+    return apply
 
 
 def _regroup(flat: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> list[Numbers]:

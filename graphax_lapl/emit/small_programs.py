@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,10 +27,12 @@ from ..program.instructions import (
     PrimalInstruction,
     Program,
 )
-from .numbers import computed, has_numbers, joined, run_numbers, split
+from ..program.timings import IN_MEMORY
+from .chunks import can_be_in_chunks, in_chunks
+from .numbers import CALLS, Numbers, computed, has_numbers, joined, run_numbers, split
 from .tape import Tape
 
-__all__ = ["for_large_batches", "is_small_program"]
+__all__ = ["for_large_batches", "has_arrays", "is_small_program"]
 
 #: From this batch on numbers are faster.
 BATCH = 256
@@ -46,8 +48,8 @@ Run = Callable[[Sequence[Any]], Any]
 def is_small_program(program: Program) -> bool:
     """Whether a program may be worth writing in numbers, as far as its instructions say.
 
-    It has arrays, not too many numbers are computed, and nothing is an opaque map, has effects, or
-    sees the axes that `jax.vmap` names.
+    Not too many numbers are computed, and nothing is an opaque map, has effects, or sees the axes
+    that `jax.vmap` names.
     """
     if not all(jnp.issubdtype(program.slots[slot].dtype, jnp.inexact) for slot in program.values):
         return False  # `jax.vmap` of a function with a derivative rule has no tangents for integers
@@ -69,20 +71,27 @@ def is_small_program(program: Program) -> bool:
                 return False
         elif not isinstance(instruction, ConstantInstruction):
             return False
+    return numbers <= MAX_COMPUTED
+
+
+def has_arrays(program: Program) -> bool:
+    """Whether any array of a program holds more than a number."""
     blocks = [block for row in program.blocks for block in row]
     shapes = [slot.shape for slot in program.slots]
     shapes += [(*block.out_shape, *block.in_shape) for block in blocks]
-    return numbers <= MAX_COMPUTED and any(math.prod(shape) > 1 for shape in shapes)
+    return any(math.prod(shape) > 1 for shape in shapes)
 
 
-def for_large_batches(run: Run, plain: Run) -> Run:
+def for_large_batches(run: Run, plain: Run, arrays: bool) -> Run:
     """`run`, under `jax.vmap` with many samples number by number, if its arrays are small.
 
-    Derivatives are those of `run`. On other devices than CPUs nothing is rewritten.
+    Where much would be held for all samples, they are evaluated in chunks. Derivatives are those of
+    `run`. On other devices than CPUs nothing is rewritten.
 
     Args:
         run: the program. It closes over no tracers.
         plain: the same without held arrays, which is all the same on other devices.
+        arrays: whether it has any; a program of numbers is rewritten only for chunks.
     """
 
     @custom_vmap
@@ -100,14 +109,20 @@ def for_large_batches(run: Run, plain: Run) -> Run:
                 for x, moves in zip(inputs, own, strict=True)
             ]
             closed, shapes = jax.make_jaxpr(plain, return_shape=True)(types)
-            numbers = _in_numbers(closed, own, size) if _is_small(closed.jaxpr) else None
-            if numbers is not None:
+            recorded = _recorded(closed, own) if _is_small(closed.jaxpr) else None
+            chunk = size
+            if recorded is not None and can_be_in_chunks():
+                chunk = recorded.tape.chunk(recorded.results, size, BATCH, _stored(closed.jaxpr))
+            if recorded is not None and (arrays or chunk < size):
                 structure = jax.tree.structure(shapes)
-                cpu, other = (
-                    jax.vmap(_structured(form, structure), axes)
-                    for form in (numbers, jaxpr_as_fun(closed))
+                forms = (_in_numbers(closed, recorded, chunk, size), jaxpr_as_fun(closed))
+                numbers, other = (_structured(form, structure) for form in forms)
+                cpu = in_chunks(numbers, own, size, chunk) if chunk < size else None
+                call = functools.partial(
+                    lax.platform_dependent,
+                    cpu=cpu or jax.vmap(numbers, axes),
+                    default=jax.vmap(other, axes),
                 )
-                call = functools.partial(lax.platform_dependent, cpu=cpu, default=other)
         results = (call or jax.vmap(run, axes))(inputs)
         return results, jax.tree.map(lambda _: True, results)
 
@@ -136,8 +151,27 @@ def _is_small(jaxpr: Any) -> bool:
     return not jaxpr.effects and 0 < computed(jaxpr) <= UNSETTLED * MAX_COMPUTED
 
 
-def _in_numbers(closed: Any, own: Sequence[bool], size: int) -> Callable[..., list[Any]] | None:
-    """One sample of a program number by number, for a batch of some size; None if too large."""
+def _stored(jaxpr: Any) -> int:
+    """How many numbers are in memory because products and sums of arrays write them."""
+    total = 0
+    for equation in jaxpr.eqns:
+        name = equation.primitive.name
+        if name in CALLS:
+            total += _stored(equation.params[CALLS[name]].jaxpr)
+        elif name in IN_MEMORY:
+            total += sum(math.prod(variable.aval.shape) for variable in equation.outvars)
+    return total
+
+
+class _Recorded(NamedTuple):
+    """Operations on numbers, and what they result in."""
+
+    tape: Tape
+    results: Sequence[Numbers]
+
+
+def _recorded(closed: Any, own: Sequence[bool]) -> _Recorded | None:
+    """One sample of a program number by number; None if too large."""
     jaxpr = closed.jaxpr
     tape = Tape()
     given = [
@@ -145,15 +179,20 @@ def _in_numbers(closed: Any, own: Sequence[bool], size: int) -> Callable[..., li
         for variable, moves in zip(jaxpr.invars, own, strict=True)
     ]
     results = run_numbers(jaxpr, closed.consts, given, tape.apply)
-    if tape.operations > MAX_COMPUTED:
-        return None
-    program = tape.program(results, size)
+    return None if tape.operations > MAX_COMPUTED else _Recorded(tape, results)
+
+
+def _in_numbers(
+    closed: Any, recorded: _Recorded, chunk: int, size: int
+) -> Callable[..., list[Any]]:
+    """What is recorded as a function of arrays, for chunks of a batch of some size."""
+    program = recorded.tape.program(recorded.results, chunk, size)
 
     def numbers(*inputs: Any) -> list[Any]:
         found = program([split(x) for x in inputs])
         return [
             lax.convert_element_type(joined(array), atom.aval.dtype)
-            for array, atom in zip(found, jaxpr.outvars, strict=True)
+            for array, atom in zip(found, closed.jaxpr.outvars, strict=True)
         ]
 
     return numbers

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from jax import lax
 
-from ..program.fusion import UNBOUNDED, Fusion, Step
+from ..program.fusion import CACHED, UNBOUNDED, Fusion, Step
 from ..program.regions import SINE_DTYPES, SINES
 from ..program.sines import SINES_SIZE
 from ..program.timings import expression_of
 from .holding import held
 from .numbers import Numbers, filled
-from .sines import Pair, sine_and_cosine
+from .sines import Pair, sine_and_cosine_from
 
 __all__ = ["Tape"]
 
+#: Of the results: what more is held without evaluating samples in chunks, and what a chunk takes.
+HELD_SHARE = 0.25
+CHUNK_SHARE = 1 / 7
 #: Of a sine and cosine, as `Tape.apply` writes them: with JAX's usual accuracy.
 NO_OPTIONS = ("", "{'accuracy': None}")
 #: Operations on known numbers that are carried out at once: positions are compared by them.
@@ -147,13 +151,36 @@ class Tape:
         self.numbers.append(_Number(self, len(self.numbers), dtype, moves))
         return self.numbers[-1]
 
-    def program(
-        self, results: Sequence[Numbers], samples: int
-    ) -> Callable[[Sequence[Numbers]], list[Numbers]]:
-        """What computes the results from the inputs' numbers, for a batch of so many samples.
+    def chunk(self, results: Sequence[Numbers], samples: int, least: int, stored: int = 0) -> int:
+        """How many of so many samples are best evaluated at once, so that little is held.
 
-        What no result needs is left out, and what is worth it is written to memory.
+        XLA keeps dear numbers and results of products by itself, whoever writes the program; what
+        is held beside these is ours. Where it is more, and much in comparison with the results, a
+        chunk is so large that it fits into the cache, and that its numbers are a fraction of all
+        results.
+
+        Args:
+            results: numbers.
+            samples: of the batch.
+            least: samples in a chunk.
+            stored: numbers that products and sums of arrays write, where a program has arrays.
         """
+        needed, wanted = self._needed(results)
+        apart = self._apart(needed, samples)
+        readers = Counter(number.place for o in needed for number in _computed(o.operands))
+        kept = sum(readers[o.place] > 1 and expression_of([o.name]).kept for o in needed)
+        held = len(apart | self._worth_holding(needed, wanted, samples, apart))
+        everything = sum(numbers.size for numbers in results)
+        if held <= max(kept + stored, HELD_SHARE * everything):
+            return samples
+        joined = sum(numbers.size for numbers in results if numbers.size > 1)
+        together = held + kept + joined + everything
+        chunk = min(CACHED // together, int(CHUNK_SHARE * samples * everything / together))
+        chunks = max(1, min(-(-samples // max(1, chunk)), samples // least))
+        return -(-samples // chunks)
+
+    def _needed(self, results: Sequence[Numbers]) -> tuple[list[_Operation], list[int]]:
+        """The operations that results need, and the places of these."""
         wanted = [number.place for numbers in results for number in _computed(numbers.ravel())]
         live = set(wanted)
         needed = []
@@ -162,8 +189,28 @@ class Tape:
                 needed.append(operation)
                 live.update(number.place for number in _computed(operation.operands))
         needed.reverse()
-        apart = {o.place for o in needed if o.is_sine} if samples >= SINES_SIZE else set()
+        return needed, wanted
+
+    def _apart(self, operations: Sequence[_Operation], samples: int) -> set[int]:
+        """Sines and cosines that are evaluated together for a batch of so many samples."""
+        return {o.place for o in operations if o.is_sine} if samples >= SINES_SIZE else set()
+
+    def program(
+        self, results: Sequence[Numbers], samples: int, all_samples: int
+    ) -> Callable[[Sequence[Numbers]], list[Numbers]]:
+        """What computes the results from the inputs' numbers, for a batch of so many samples.
+
+        What no result needs is left out, and what is worth it is written to memory.
+
+        Args:
+            results: numbers.
+            samples: evaluated at once.
+            all_samples: the same program is evaluated for, one chunk after the other.
+        """
+        needed, wanted = self._needed(results)
+        apart = self._apart(needed, all_samples)
         memory = self._worth_holding(needed, wanted, samples, apart)
+        sine_and_cosine = sine_and_cosine_from(min(samples, SINES_SIZE))
 
         def run(inputs: Sequence[Numbers]) -> list[Numbers]:
             values: list[Any] = [value for numbers in inputs for value in numbers.ravel()]

@@ -37,6 +37,7 @@ from .timings import (
 )
 
 __all__ = [
+    "CACHED",
     "FusedProgram",
     "Fusion",
     "Step",
