@@ -279,13 +279,13 @@ class Program:
             self.longest_sum,
         )
 
-    def reached(self, inputs: Collection[int]) -> set[int]:
-        """The slots that some of the inputs enter, these included."""
+    def unreached(self, inputs: Collection[int]) -> set[int]:
+        """The slots that none of these inputs enters."""
         touched = set(inputs)
         for instruction in self.instructions:
             if not touched.isdisjoint(instruction.inputs):
                 touched.update(instruction.outputs)
-        return touched
+        return {slot for slot in range(len(self.slots)) if slot not in touched}
 
     def peak_bytes(self) -> int:
         """Largest number of bytes alive at once when the instructions run in order."""

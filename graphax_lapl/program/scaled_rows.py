@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ..edges.maps import label
 from ..edges.operations import Einsum, Read
 from ..edges.terms import Number
-from .fixed_factors import fixed_slots, plain_labels
+from .fixed_factors import plain_labels
 from .instructions import EdgeInstruction, Instruction, Program
 
 __all__ = ["ScaledRows", "scaled_rows"]
@@ -47,7 +47,7 @@ def scaled_rows(program: Program, moving: Collection[int]) -> dict[int, ScaledRo
         program: the program.
         moving: its inputs that move; what depends on none of them is the same for a batch.
     """
-    fixed = fixed_slots(program, moving)
+    fixed = program.unreached(moving)
     makers = {slot: i for i in program.instructions for slot in i.outputs}
     found = {}
     for instruction in program.instructions:

@@ -23,6 +23,4 @@ def tidied(program: Program, moving: Collection[int]) -> Program:
     """
     joined = join_sums(reassociate(program.without_dead_code(None)))
     tidy = share_permuted(take_out_fixed_factors(joined, moving))
-    touched = tidy.reached(moving)
-    fixed = {slot for slot in range(len(tidy.slots)) if slot not in touched}
-    return contracted_last(tidy, fixed)
+    return contracted_last(tidy, tidy.unreached(moving))
