@@ -42,6 +42,7 @@ from ..program.orientation import contracted_last, oriented
 from ..program.recomputation import compared_with_results, shared_work
 from ..program.regions import regions
 from ..program.scaled_rows import scaled_rows
+from ..program.signs import signs_inside
 from ..program.sines import sines
 from .compression import Compressed
 from .orders import EliminationOrder
@@ -185,7 +186,7 @@ class Plan:
         if not self.again:
             program = contracted_last(weights_first(program))
         if not sparse:
-            program = oriented(program)
+            program = oriented(program if self.again else signs_inside(program))
         write: Callable[..., Any] = stored_arrays if sparse else dense_block
 
         def run(inputs: Sequence[Any], holding: Holding) -> tuple[list[Any], list[list[Any]]]:

@@ -17,6 +17,7 @@ from jax import Array, lax
 from ..edges.maps import IndexMap, label
 from ..edges.operations import Combine, Einsum, Read
 from ..edges.terms import Number
+from .products import vector_first
 
 __all__ = ["broadcast_labels", "combine", "einsum", "promoted", "promoted_dtype", "read", "scaled"]
 
@@ -276,7 +277,8 @@ def _product(
         # Under `jax.vmap` the left operand has to hold the contracted axis last. XLA folds a
         # transposition into the product again, but turns operands with two free axes itself.
         left, left_names = lax.expand_dims(left, (0,)), (UNIT, *left_names)
-    result = dot(
+    result = vector_first(
+        dot,
         left,
         right,
         (
@@ -325,7 +327,9 @@ def combine(operation: Combine, operands: Sequence[Array]) -> Array:
     sizes = dict(operation.sizes)
     values = promoted(list(operands))
     total: Array | None = None
-    for value, (coefficient, names) in zip(values, operation.operands, strict=True):
+    # What is subtracted comes last, so that nothing is negated for a difference.
+    summands = sorted(zip(values, operation.operands, strict=True), key=lambda s: s[1][0] == -1)
+    for value, (coefficient, names) in summands:
         subtract = coefficient == -1 and total is not None
         part = value if subtract else scaled(value, coefficient)
         part = broadcast_labels(part, names, operation.output, sizes)
