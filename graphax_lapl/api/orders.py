@@ -48,6 +48,8 @@ class EliminationOrder:
         steps: products and sums of partials that are carried out instead of eliminating vertices.
         compression: set where the Jacobian is evaluated compressed; the vertices then say which
             elimination its structure is taken from.
+        few: set where fewer samples than `few_limit` are evaluated compressed.
+        few_limit: how many samples the elimination is for, at least.
     """
 
     vertices: tuple[int, ...]
@@ -55,6 +57,8 @@ class EliminationOrder:
     method: str = "explicit"
     steps: StraightLineProgram | None = None
     compression: Compressed | None = None
+    few: Compressed | None = None
+    few_limit: int = 1
 
     def __iter__(self) -> Any:
         return iter(self.vertices)

@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 
 from ..edges.terms import Structure
+from ..emit.compressed import CompressedProgram
+from ..emit.few_samples import for_few_samples
 from ..emit.holding import HELD_SIZES, Holding
 from ..emit.run import dense_block, run_program
 from ..emit.small_programs import for_large_batches, has_arrays, is_small_program
@@ -63,6 +65,7 @@ class Plan:
         follow: makes the Jacobian function that follows an order (set by `make_plan`).
         again: whether results will probably be differentiated again, as operators in a loss are.
         mesh: the mesh that was set where it was made, explicit axes automatic.
+        few: what dense results of fewer samples than `order.few_limit` are evaluated by instead.
     """
 
     graph: ComputationalGraph
@@ -71,6 +74,7 @@ class Plan:
     follow: Callable[[Any], Callable[..., Any]] | None = field(default=None, repr=False)
     again: bool = field(default=False, repr=False)
     mesh: Any = field(default_factory=jax.sharding.get_abstract_mesh, repr=False)
+    few: CompressedProgram | None = field(default=None, repr=False)
 
     @classmethod
     def build(
@@ -105,6 +109,7 @@ class Plan:
             and one.vertices == two.vertices
             and one.steps == two.steps
             and one.compression == two.compression
+            and (one.few, one.few_limit) == (two.few, two.few_limit)
         )
 
     @cached_property
@@ -196,12 +201,20 @@ class Plan:
 
         holding = self._holding(program, sparse)
         held = functools.partial(run, holding=holding)
+        # `jax.vmap` of a function with a derivative rule has no tangents for integers.
+        inexact = all(jnp.issubdtype(program.slots[s].dtype, jnp.inexact) for s in program.values)
+        if sparse or self.again or not inexact:
+            return held
         arrays = has_arrays(program)
-        if sparse or self.again or not (arrays or holding.values or holding.sines):
-            return held
-        if not is_small_program(program):
-            return held
-        return for_large_batches(held, functools.partial(run, holding=Holding()), arrays)
+        made: Callable[[Sequence[Any]], Any] = held
+        if (arrays or holding.values or holding.sines) and is_small_program(program):
+            made = for_large_batches(held, functools.partial(run, holding=Holding()), arrays)
+        few = self.few
+        if few is None:
+            return made
+        return for_few_samples(
+            lambda inputs: few.run(inputs, values, sparse=False), made, self.order.few_limit
+        )
 
     def _holding(self, program: Program, sparse: bool) -> Holding:
         """What is written to memory before it is read."""
@@ -269,6 +282,8 @@ class Plan:
             "order": list(self.order.vertices),
             "muls": self.counts.muls,
             "compression": None if compression is None else compression.to_dict(),
+            "few": None if self.order.few is None else self.order.few.to_dict(),
+            "few_limit": self.order.few_limit,
         }
         Path(path).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
@@ -283,12 +298,14 @@ class Plan:
             content = json.loads(Path(path).read_text(encoding="utf-8"))
             if content["format"] != FORMAT:
                 raise KeyError("format")
-            compression = content.get("compression")
+            compression, few = content.get("compression"), content.get("few")
             order = EliminationOrder(
                 tuple(int(v) for v in content["order"]),
                 str(content["fingerprint"]),
                 str(content["method"]),
                 compression=None if compression is None else Compressed.from_dict(compression),
+                few=None if few is None else Compressed.from_dict(few),
+                few_limit=int(content.get("few_limit", 1)),
             )
             return SavedPlan(order, str(content["function"]), int(content["muls"]))
         except (KeyError, TypeError, ValueError) as error:

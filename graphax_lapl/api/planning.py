@@ -34,6 +34,7 @@ from .autotune import CANDIDATES, Autotune, Inputs, as_autotune, measured_winner
 from .compressed import cheaper_compressed, compressed_plan, suits
 from .compression import COMPRESSED_ORDERS, Compressed
 from .fallbacks import Fallback, announce, noted_fallbacks, refuse
+from .few_samples import attached, with_few_samples
 from .orders import EliminationOrder, is_strategy, parting_orders, resolve_order
 from .placement import specs_of
 from .plan import Plan
@@ -378,7 +379,7 @@ def _built(prepared: Prepared, order: EliminationOrder) -> Plan:
     assert plan is not None
     if order.compression is not None:
         return compressed_plan(plan, prepared.traced, order.compression)
-    return plan
+    return attached(plan, prepared.traced)
 
 
 def _compressed(prepared: Prepared, wanted: Compressed) -> Plan:
@@ -388,9 +389,13 @@ def _compressed(prepared: Prepared, wanted: Compressed) -> Plan:
 
 
 def _automatic(prepared: Prepared) -> Plan:
-    """The cheapest elimination, or compressed evaluation where that is clearly cheaper."""
+    """The cheapest elimination, or compressed evaluation where that is clearly cheaper.
+
+    For few samples it may be so where for many it is not.
+    """
     best = _remembered(prepared, ("cheapest",), lambda: _cheapest(prepared))
-    chosen = cheaper_compressed(best, prepared.traced) or best
+    traced = prepared.traced
+    chosen = cheaper_compressed(best, traced) or with_few_samples(best, traced)
     return _renamed(chosen, f"auto ({chosen.order.method})")
 
 

@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 from jax import dtypes, lax
 from jax.custom_batching import custom_vmap
 from jax.extend.core import jaxpr_as_fun
@@ -51,8 +50,6 @@ def is_small_program(program: Program) -> bool:
     Not too many numbers are computed, and nothing is an opaque map, has effects, or sees the axes
     that `jax.vmap` names.
     """
-    if not all(jnp.issubdtype(program.slots[slot].dtype, jnp.inexact) for slot in program.values):
-        return False  # `jax.vmap` of a function with a derivative rule has no tangents for integers
     numbers = 0
     for instruction in program.instructions:
         if isinstance(instruction, EdgeInstruction):

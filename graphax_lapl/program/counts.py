@@ -120,12 +120,15 @@ class TracedWork:
         adds: additions and subtractions.
         bytes: bytes that the equations read and write.
         peak_bytes: largest number of bytes alive at once, equations taken in order.
+        equations: how many of them make arrays of more than a number, those of loops once. What
+            makes numbers is fused.
     """
 
     muls: int
     adds: int
     bytes: int
     peak_bytes: int
+    equations: int
 
     @property
     def predicted(self) -> float:
@@ -137,7 +140,7 @@ def traced_work(fun: Any, types: Sequence[Any]) -> TracedWork:
     """The work of `fun(list of arrays of these types)`, from an abstract trace."""
     jaxpr = jax.make_jaxpr(fun)(list(types)).jaxpr
     muls, adds = _jaxpr_counts(jaxpr)
-    return TracedWork(muls, adds, _jaxpr_bytes(jaxpr), _jaxpr_peak(jaxpr))
+    return TracedWork(muls, adds, _jaxpr_bytes(jaxpr), _jaxpr_peak(jaxpr), _jaxpr_equations(jaxpr))
 
 
 def _bytes(variable: Any) -> int:
@@ -154,6 +157,16 @@ def _jaxpr_bytes(jaxpr: Any) -> int:
         inner = sum(_jaxpr_bytes(body) for body in bodies)
         own = sum(_bytes(v) for v in (*equation.invars, *equation.outvars))
         total += repeated * inner if bodies else own
+    return total
+
+
+def _jaxpr_equations(jaxpr: Any) -> int:
+    total = 0
+    for equation in jaxpr.eqns:
+        bodies = _bodies(equation.params)
+        inner = sum(_jaxpr_equations(body) for body in bodies)
+        own = any(math.prod(getattr(v.aval, "shape", ())) > 1 for v in equation.outvars)
+        total += inner if bodies else own
     return total
 
 

@@ -1,0 +1,79 @@
+"""Long programs on small arrays: what single inputs and small batches are evaluated by instead.
+
+An elimination has an array for every block of entries that is not zero, products with seed
+matrices have one for all rows or columns. A robot's dynamics written out over six joints is 3,800
+operations on small arrays in the one form and 2,500 in the other, 560 kernels and 230, and a single
+input costs what is started, not what is computed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from ..graph.listing import Equation
+from ..graph.tracing import Traced
+from .compressed import compressed_plan, suits
+from .compression import Compressed
+from .plan import Plan
+
+__all__ = ["attached", "with_few_samples"]
+
+#: Programs with fewer instructions are left as they are: there is little to save, and tracing both
+#: programs would take longer than planning.
+LONG = 1000
+#: Jacobians of more entries are left as they are: it is not the kernels that they wait for.
+MAX_ENTRIES = 2**14
+#: What an equation on small arrays costs, whatever it computes, in operations on one sample.
+EQUATION = 400
+#: By how much fewer the equations must be.
+MARGIN = 1.25
+#: Below so many samples two forms are not worth it, and from so many on what is computed decides.
+FEWEST, MOST = 8, 64
+#: Primitives whose slopes are finite numbers wherever their arguments are. Seeds of zeros times
+#: other slopes would be NaN where elimination leaves an entry out.
+FINITE_SLOPES = frozenset(
+    """
+    add add_any sub neg mul dot_general reduce_sum sin cos tanh logistic square select_n
+    reshape broadcast_in_dim squeeze expand_dims transpose slice split rev copy concatenate stack
+    pad convert_element_type
+    """.split()  # noqa: SIM905
+)
+
+
+def with_few_samples(plan: Plan, traced: Traced) -> Plan:
+    """The plan, with compressed evaluation of few samples where that is predicted to be faster."""
+    wanted = Compressed()
+    if len(plan.program.instructions) <= LONG or not suits(traced, plan.graph, wanted):
+        return plan
+    if not all(map(_has_finite_slopes, plan.graph.listing.equations)):
+        return plan
+    blocks = [block for row in plan.whole.blocks for block in row]
+    if sum(math.prod((*b.out_shape, *b.in_shape)) for b in blocks) > MAX_ENTRIES:
+        return plan
+    found = compressed_plan(plan, traced, wanted)
+    one, two = plan.traced_work, found.traced_work
+    if two.equations * MARGIN > one.equations:
+        return plan
+    saved, more = EQUATION * (one.equations - two.equations), two.predicted - one.predicted
+    limit = MOST if saved >= MOST * more else int(saved / more)
+    if limit < FEWEST:
+        return plan
+    order = dataclasses.replace(plan.order, few=wanted, few_limit=limit)
+    return dataclasses.replace(plan, order=order, few=found.compressed)
+
+
+def attached(plan: Plan, traced: Traced) -> Plan:
+    """The plan of an elimination, with what its order says about few samples."""
+    wanted = plan.order.few
+    if wanted is None:
+        return plan
+    return dataclasses.replace(plan, few=compressed_plan(plan, traced, wanted).compressed)
+
+
+def _has_finite_slopes(equation: Equation) -> bool:
+    if not any(equation.active) or equation.name in FINITE_SLOPES:
+        return True
+    if equation.name == "integer_pow":
+        return bool(equation.params["y"] > 0)
+    return equation.name == "div" and not equation.active[1]

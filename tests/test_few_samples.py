@@ -1,0 +1,121 @@
+"""Single inputs and small batches of long programs: another program, the same numbers."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from graphax_lapl import Plan, jacve, make_plan, value_and_jacve
+from graphax_lapl.api import few_samples
+from graphax_lapl.api.planning import clear_caches
+
+RNG = np.random.default_rng(5)
+Q: Any = RNG.normal(size=3)
+V: Any = RNG.normal(size=3)
+J: Any = np.array([0.1, 0.2, 0.15])
+
+
+@pytest.fixture(autouse=True)
+def _short_programs_too(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(few_samples, "LONG", 10)
+    monkeypatch.setattr(few_samples, "FEWEST", 4)
+    monkeypatch.setattr(few_samples, "MARGIN", 1.0)
+    clear_caches()
+    yield
+    clear_caches()
+
+
+def tumbling(q: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Rotations and gyroscopic torques one after the other, on arrays of three."""
+    for _ in range(2):
+        v = v - 0.1 * jnp.cross(v, J * v) / J
+        q = q + 0.1 * jnp.cross(jnp.sin(q), v) + 0.01 * v**2
+    return q, v
+
+
+def with_count(q: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return tumbling(q, v)[0], jnp.argmax(v)
+
+
+def jacobian(q: jax.Array, v: jax.Array) -> Any:
+    return jacve(tumbling, argnums=(0, 1))(q, v)
+
+
+expected = jax.jacrev(tumbling, argnums=(0, 1))
+
+
+def assert_close(found: object, wanted: object) -> None:
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
+
+
+def test_few_samples_have_a_program_of_their_own() -> None:
+    plan = make_plan(tumbling, Q, V, argnums=(0, 1))
+    limit = plan.order.few_limit
+    assert plan.few is not None
+    assert limit >= few_samples.FEWEST
+
+    def equations(*sizes: int) -> int:
+        fun: Callable[..., Any] = jacobian
+        for _ in sizes:
+            fun = jax.vmap(fun)
+        x = jnp.zeros((*sizes, 3))
+        return len(jax.jit(fun).lower(x, x).as_text().splitlines())
+
+    few, many = equations(limit - 1), equations(limit)
+    assert many > 1.2 * few
+    assert equations() < 1.2 * few
+    # Neither axis of a nested batch is large.
+    assert equations(2, (limit + 1) // 2) > 1.2 * few
+
+
+def test_they_are_right_in_every_batch() -> None:
+    assert_close(jacobian(Q, V), expected(Q, V))
+    for size in (3, few_samples.MOST):
+        qs, vs = RNG.normal(size=(2, size, 3))
+        found, wanted = (jax.vmap(f, (0, None))(qs, vs[0]) for f in (jacobian, expected))
+        assert_close(found, wanted)
+    assert_close(jax.vmap(jacobian, (0, None))(qs[:5], V), jax.vmap(expected, (0, None))(qs[:5], V))
+
+
+def test_derivatives_of_the_jacobian_are_right() -> None:
+    def of(derivative: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda q, v: sum(jnp.sum(jnp.cos(x)) for x in jax.tree.leaves(derivative(q, v)))
+
+    found, wanted = jax.grad(of(jacobian), (0, 1)), jax.grad(of(expected), (0, 1))
+    assert_close(found(Q, V), wanted(Q, V))
+
+
+def test_values_and_integers_beside_it() -> None:
+    values, jac = value_and_jacve(tumbling, argnums=(0, 1))(Q, V)
+    assert_close((values, jac), (tumbling(Q, V), expected(Q, V)))
+    jac, count = jax.vmap(jacve(with_count, argnums=0, has_aux=True))(Q[None], V[None])
+    assert int(count[0]) == int(np.argmax(V))
+    assert_close(jac[0], jax.jacrev(lambda q: tumbling(q, V)[0])(Q))
+
+
+def test_a_saved_order_keeps_it(tmp_path: Path) -> None:
+    plan = make_plan(tumbling, Q, V, argnums=(0, 1))
+    plan.save(tmp_path / "plan.json")
+    order = Plan.load(tmp_path / "plan.json").order
+    again = make_plan(tumbling, Q, V, argnums=(0, 1), order=order)
+    assert again.few is not None
+    assert again.order.few_limit == plan.order.few_limit
+    assert_close(again.compile()(Q, V), expected(Q, V))
+
+
+def test_an_infinite_slope_stays_where_it_is() -> None:
+    """Seeds of zeros times an infinite slope would be NaN, where no path leads."""
+
+    def rooted(q: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
+        q, v = tumbling(q, v)
+        root = jnp.sqrt(jnp.abs(v) - jnp.abs(v))
+        return q + 0 * root[0], q
+
+    plan = make_plan(rooted, Q, V, argnums=(0, 1))
+    assert plan.few is None
+    assert np.isfinite(np.asarray(jacve(rooted, argnums=(0, 1))(Q, V)[1][0])).all()
