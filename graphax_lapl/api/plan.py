@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from ..edges.terms import Structure
 from ..emit.holding import HELD_SIZES, Holding
 from ..emit.run import dense_block, run_program
-from ..emit.small_programs import for_large_batches, has_arrays, is_small_program
+from ..emit.small_programs import has_arrays, in_numbers, is_small_program
 from ..emit.stored import stored_arrays
 from ..errors import InvalidArgumentError
 from ..graph.computational_graph import ComputationalGraph
@@ -200,7 +200,8 @@ class Plan:
             return held
         if not is_small_program(program):
             return held
-        return for_large_batches(held, functools.partial(run, holding=Holding()), arrays)
+        numbers = in_numbers(held, functools.partial(run, holding=Holding()), arrays)
+        return lambda inputs: numbers(inputs, is_traced(jnp.zeros(())))
 
     def _holding(self, program: Program, sparse: bool) -> Holding:
         """What is written to memory before it is read."""
