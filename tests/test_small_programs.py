@@ -1,4 +1,4 @@
-"""Jacobians of functions of small arrays, number by number where there is a large batch."""
+"""Jacobians of functions of small arrays, number by number for large batches and single inputs."""
 
 import collections
 
@@ -29,6 +29,10 @@ def frames(w, v):
     return {"turned": turn.T @ w.T, "padded": padded, "sum": jnp.sum(turn * turn.T) + jnp.max(v[0])}
 
 
+def counted(x, n):
+    return jnp.outer(x, x) @ x * n.astype(x.dtype), (n + 1, x > 0.5)
+
+
 def sorted_numbers(w, v):
     return jnp.sort(w @ v) * v[:2]
 
@@ -41,16 +45,25 @@ def compare(found, expected):
 
 def sines(jaxpr):
     """How many sines a program holds for each shape, those of nested programs included."""
+    return primitives(jaxpr, ("sin", "cos"))
+
+
+def primitives(jaxpr, names):
     counts = collections.Counter()
     for equation in jaxpr.eqns:
-        if equation.primitive.name in ("sin", "cos"):
+        if equation.primitive.name in names:
             counts[equation.outvars[0].aval.shape] += 1
         for value in equation.params.values():
             for inner in value if isinstance(value, tuple | list) else (value,):
                 inner = getattr(inner, "jaxpr", inner)
                 if hasattr(inner, "eqns"):
-                    counts += sines(inner)
+                    counts += primitives(inner, names)
     return counts
+
+
+def products(jaxpr):
+    """Shapes of a program's products, those of nested programs included."""
+    return set(primitives(jaxpr, ("mul",)))
 
 
 @pytest.mark.parametrize("order", ["forward", "reverse"])
@@ -64,16 +77,46 @@ def test_a_batch(fun, axes, order):
     compare(found, (jax.vmap(fun, axes)(*args), jacobian))
 
 
-def test_which_batches_are_rewritten():
-    def shapes(size):
-        def fun(x):
-            return jnp.sin(x) * jnp.sum(x)
+def test_what_is_rewritten():
+    def fun(x):
+        return jnp.sin(x) * jnp.sum(x)
 
+    def shapes(size):
         return set(sines(jax.make_jaxpr(jax.vmap(jacve(fun)))(draw(2, size, 3)).jaxpr))
 
     assert shapes(2) == {(2, 3)}
     # On other devices than CPUs the arrays stay: both forms are there.
     assert shapes(BATCH) == {(BATCH,), (BATCH, 3)}
+    assert set(sines(jax.make_jaxpr(jacve(fun))(draw(2, 3)).jaxpr)) == {(), (3,)}
+
+
+@pytest.mark.parametrize("order", ["forward", "reverse"])
+def test_a_single_input(order):
+    args = draw(6, 2, 3), draw(7, 3)
+    fun = value_and_jacve(frames, order, (0, 1))
+    compare(jax.jit(fun)(*args), (frames(*args), jax.jit(jax.jacrev(frames, (0, 1)))(*args)))
+
+
+def test_derivatives_of_a_single_input():
+    def squares(derivative):
+        def total(v):
+            return jnp.sum(derivative(counted, has_aux=True)(v, jnp.arange(3))[0] ** 2)
+
+        return total
+
+    v = draw(8, 3)
+    for transform in (jax.grad, jax.hessian):
+        compare(jax.jit(transform(squares(jacve)))(v), jax.jit(transform(squares(jax.jacrev)))(v))
+
+
+def test_elementwise_functions_of_a_single_input_keep_their_arrays():
+    def slopes(x, a):
+        return jnp.exp(a * x) * jnp.log(x + a) / jnp.sqrt(x)
+
+    args = draw(9, 9), jnp.float64(0.7)
+    fun = jacve(slopes, argnums=1)
+    assert () not in products(jax.make_jaxpr(fun)(*args).jaxpr)
+    compare(jax.jit(fun)(*args), jax.jit(jax.jacfwd(slopes, 1))(*args))
 
 
 def test_derivatives_of_a_batch_and_batches_of_derivatives():
@@ -129,12 +172,9 @@ def test_a_tape_settles_what_is_known():
 
 
 def test_integers_beside_a_jacobian_that_is_differentiated():
-    def fun(x, n):
-        return jnp.outer(x, x) @ x * n.astype(x.dtype), (n + 1, x > 0.5)
-
     def squares(derivative):
         def total(x):
-            batch = jax.vmap(derivative(fun, has_aux=True))(x, jnp.arange(BATCH))[0]
+            batch = jax.vmap(derivative(counted, has_aux=True))(x, jnp.arange(BATCH))[0]
             return jnp.sum(batch**2)
 
         return total

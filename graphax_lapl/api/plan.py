@@ -18,7 +18,7 @@ from ..emit.compressed import CompressedProgram
 from ..emit.few_samples import for_few_samples
 from ..emit.holding import HELD_SIZES, Holding
 from ..emit.run import dense_block, run_program
-from ..emit.small_programs import for_large_batches, has_arrays, is_small_program
+from ..emit.small_programs import has_arrays, in_numbers, is_small_program
 from ..emit.stored import stored_arrays
 from ..errors import InvalidArgumentError
 from ..graph.computational_graph import ComputationalGraph
@@ -208,7 +208,9 @@ class Plan:
         arrays = has_arrays(program)
         made: Callable[[Sequence[Any]], Any] = held
         if (arrays or holding.values or holding.sines) and is_small_program(program):
-            made = for_large_batches(held, functools.partial(run, holding=Holding()), arrays)
+            numbers = in_numbers(held, functools.partial(run, holding=Holding()), arrays)
+
+            made = functools.partial(_as_traced, numbers)
         few = self.few
         if few is None:
             return made
@@ -338,6 +340,11 @@ class Plan:
             f"Plan({self.graph.function}: {len(self.graph.eliminable)} vertices, "
             f"{self.counts.muls} mults, {self.order.method})"
         )
+
+
+def _as_traced(run: Callable[[Sequence[Any], bool], Any], inputs: Sequence[Any]) -> Any:
+    """`run`, told whether what it does is recorded by a trace."""
+    return run(inputs, is_traced(jnp.zeros(())))
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.custom_batching import custom_vmap
 
-__all__ = ["packed"]
+__all__ = ["by_digits", "packed"]
 
 #: Most operands of a concatenation that is fused.
 FUSED = 8
@@ -41,12 +41,12 @@ def packed(numbers: Mapping[int, Array], total: int) -> Array:
 
     @custom_vmap
     def row(values: Sequence[Array]) -> Array:
-        return _by_digits(places, total, values)
+        return by_digits(places, total, values)
 
     @row.def_vmap
     def _(size: Any, batched: list[Any], values: Sequence[Array]) -> tuple[Array, bool]:
         small = isinstance(size, int) and size < BATCH  # `jax.export` knows symbols too
-        pack = _by_digits if small else _in_one
+        pack = by_digits if small else _in_one
         axes = [0 if own else None for own in batched[0]]
         return jax.vmap(lambda values: pack(places, total, values), (axes,))(values), True
 
@@ -81,8 +81,8 @@ def _in_one(places: tuple[int, ...], total: int, values: Sequence[Array]) -> Arr
     return lax.concatenate(pieces, 0) if len(pieces) > 1 else pieces[0]
 
 
-def _by_digits(places: tuple[int, ...], total: int, values: Sequence[Array]) -> Array:
-    """The row by concatenations of few operands, the last digit of a place first."""
+def by_digits(places: tuple[int, ...], total: int, values: Sequence[Array]) -> Array:
+    """`packed` for one sample: concatenations of few operands, the last digit of a place first."""
     digits = _digits(total)
     count = math.prod(digits)
     shape = [1] * len(digits)

@@ -1,9 +1,12 @@
-"""Programs on small arrays, written as programs on single numbers where there is a large batch.
+"""Programs on small arrays, written as programs on single numbers: large batches, single inputs.
 
 The Jacobian of a flux with vectors of three components is arithmetic on `(batch, 3)` and
 `(batch, 3, 3)` under `jax.vmap`, along axes of three. On single numbers all of it goes along the
 batch (`numbers.py`), and what is worth holding is decided for the numbers (`tape.py`): products of
 small matrices are sums of products then, which XLA would evaluate again for every reader.
+
+For a single input most of the time is that of kernels, however little they do. Moves, products and
+sums of arrays are kernels of their own; on single numbers none is, and a result's are one kernel.
 """
 
 from __future__ import annotations
@@ -26,12 +29,14 @@ from ..program.instructions import (
     PrimalInstruction,
     Program,
 )
-from ..program.timings import IN_MEMORY
+from ..program.timings import IN_MEMORY, expression_of
+from .arrays import promoted
 from .chunks import can_be_in_chunks, in_chunks
 from .numbers import CALLS, Numbers, computed, has_numbers, joined, run_numbers, split
+from .packing import by_digits
 from .tape import Tape
 
-__all__ = ["for_large_batches", "has_arrays", "is_small_program"]
+__all__ = ["has_arrays", "in_numbers", "is_small_program"]
 
 #: From this batch on numbers are faster.
 BATCH = 256
@@ -39,6 +44,11 @@ BATCH = 256
 MAX_COMPUTED = 1536
 #: How many more there may be before those that are known or equal are taken out.
 UNSETTLED = 2
+#: For a single input, most kernels of numbers for each one that the arrays have within ...
+KERNELS = 2
+#: ... and most operations that XLA writes into kernels, repeated for every reader: compiling as
+#: many takes a second.
+MAX_REPEATED = 6144
 
 #: Of a list of arrays, returning a tree of arrays.
 Run = Callable[[Sequence[Any]], Any]
@@ -79,39 +89,42 @@ def has_arrays(program: Program) -> bool:
     return any(math.prod(shape) > 1 for shape in shapes)
 
 
-def for_large_batches(run: Run, plain: Run, arrays: bool) -> Run:
-    """`run`, under `jax.vmap` with many samples number by number, if its arrays are small.
+def in_numbers(run: Run, plain: Run, arrays: bool) -> Callable[[Sequence[Any], bool], Any]:
+    """`run`, number by number for a single input and under `jax.vmap` with many samples.
 
     Where much would be held for all samples, they are evaluated in chunks. Derivatives are those of
     `run`. On other devices than CPUs nothing is rewritten.
 
     Args:
-        run: the program. It closes over no tracers.
+        run: the program, on small arrays. It closes over no tracers.
         plain: the same without held arrays, which is all the same on other devices.
         arrays: whether it has any; a program of numbers is rewritten only for chunks.
+
+    Returns:
+        A function of the program's inputs, and of whether it is compiled as a part of what is
+        traced: by itself a number is a call, and a single input keeps the arrays.
     """
+    traced = functools.lru_cache(maxsize=4)(functools.partial(_traced, plain))
 
-    @custom_vmap
-    def chosen(inputs: Sequence[Any]) -> Any:
-        return run(inputs)
+    def single(inputs: Sequence[Any]) -> Any:
+        closed, structure = traced(_types(inputs, [False] * len(inputs)), _precision())
+        recorded = _recorded(closed, [True] * len(inputs)) if _is_small(closed.jaxpr) else None
+        if recorded is None or not recorded.suits_single_input(closed.jaxpr):
+            return run(inputs)
+        numbers = _structured(_in_numbers(closed, recorded, 1, 1, _in_digits), structure)
+        return lax.platform_dependent(inputs, cpu=numbers, default=run)
 
-    @chosen.def_vmap
-    def _(size: Any, batched: list[Any], inputs: Sequence[Any]) -> tuple[Any, Any]:
+    def many(size: Any, batched: list[Any], inputs: Sequence[Any]) -> tuple[Any, Any]:
         (own,) = batched
         axes = ([0 if moves else None for moves in own],)
         call = None
         if isinstance(size, int) and size >= BATCH:  # `jax.export` knows symbols too
-            types = [
-                jax.ShapeDtypeStruct(x.shape[1:] if moves else x.shape, x.dtype)
-                for x, moves in zip(inputs, own, strict=True)
-            ]
-            closed, shapes = jax.make_jaxpr(plain, return_shape=True)(types)
+            closed, structure = traced(_types(inputs, own), _precision())
             recorded = _recorded(closed, own) if _is_small(closed.jaxpr) else None
             chunk = size
             if recorded is not None and can_be_in_chunks():
                 chunk = recorded.tape.chunk(recorded.results, size, BATCH, _stored(closed.jaxpr))
             if recorded is not None and (arrays or chunk < size):
-                structure = jax.tree.structure(shapes)
                 forms = (_in_numbers(closed, recorded, chunk, size), jaxpr_as_fun(closed))
                 numbers, other = (_structured(form, structure) for form in forms)
                 cpu = in_chunks(numbers, own, size, chunk) if chunk < size else None
@@ -123,9 +136,35 @@ def for_large_batches(run: Run, plain: Run, arrays: bool) -> Run:
         results = (call or jax.vmap(run, axes))(inputs)
         return results, jax.tree.map(lambda _: True, results)
 
-    differentiable = jax.custom_jvp(chosen)
-    differentiable.defjvp(lambda primals, tangents: jax.jvp(run, primals, tangents))
-    return differentiable
+    def chosen(one: Run) -> Run:
+        batches = custom_vmap(one)
+        batches.def_vmap(many)
+        differentiable = jax.custom_jvp(batches)
+        differentiable.defjvp(lambda primals, tangents: jax.jvp(run, primals, tangents))
+        return differentiable
+
+    alone, within = chosen(run), chosen(single) if arrays else chosen(run)
+    return lambda inputs, compiled: (within if compiled else alone)(inputs)
+
+
+def _types(inputs: Sequence[Any], own: Sequence[bool]) -> tuple[jax.ShapeDtypeStruct, ...]:
+    """What one sample is; `own` says which inputs have an axis of samples."""
+    return tuple(
+        jax.ShapeDtypeStruct(x.shape[1:] if moves else x.shape, x.dtype)
+        for x, moves in zip(inputs, own, strict=True)
+    )
+
+
+def _precision() -> Any:
+    """What products of matrices are traced with where nothing else is said."""
+    return jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
+
+
+def _traced(plain: Run, types: Sequence[jax.ShapeDtypeStruct], precision: Any) -> tuple[Any, Any]:
+    """A program's equations, and the tree of its results; `precision` is that of products."""
+    del precision
+    closed, shapes = jax.make_jaxpr(plain, return_shape=True)([*types])
+    return closed, jax.tree.structure(shapes)
 
 
 def _structured(form: Callable[..., Sequence[Any]], structure: Any) -> Run:
@@ -166,6 +205,26 @@ class _Recorded(NamedTuple):
     tape: Tape
     results: Sequence[Numbers]
 
+    def suits_single_input(self, jaxpr: Any) -> bool:
+        """Whether a single input is evaluated sooner than by a program on arrays.
+
+        An elementwise function of an array is a kernel for what XLA keeps of it, and would be one
+        for every number.
+        """
+        kernels, repeated = self.tape.kernels(self.results)
+        return kernels <= KERNELS * _kernels(jaxpr) and repeated <= MAX_REPEATED
+
+
+def _kernels(jaxpr: Any) -> int:
+    """How many arrays are in memory before they are read."""
+    return sum(
+        _kernels(equation.params[CALLS[name]].jaxpr)
+        if name in CALLS
+        else expression_of([name]).kept
+        for equation in jaxpr.eqns
+        for name in (equation.primitive.name,)
+    )
+
 
 def _recorded(closed: Any, own: Sequence[bool]) -> _Recorded | None:
     """One sample of a program number by number; None if too large."""
@@ -179,8 +238,19 @@ def _recorded(closed: Any, own: Sequence[bool]) -> _Recorded | None:
     return None if tape.operations > MAX_COMPUTED else _Recorded(tape, results)
 
 
+def _in_digits(numbers: Numbers) -> Any:
+    """The array of the numbers of a single input."""
+    values = [jnp.asarray(number) for number in numbers.ravel()]
+    packed = by_digits(tuple(range(numbers.size)), numbers.size, promoted(values))
+    return lax.reshape(packed, numbers.shape)
+
+
 def _in_numbers(
-    closed: Any, recorded: _Recorded, chunk: int, size: int
+    closed: Any,
+    recorded: _Recorded,
+    chunk: int,
+    size: int,
+    join: Callable[[Numbers], Any] = joined,
 ) -> Callable[..., list[Any]]:
     """What is recorded as a function of arrays, for chunks of a batch of some size."""
     program = recorded.tape.program(recorded.results, chunk, size)
@@ -188,7 +258,7 @@ def _in_numbers(
     def numbers(*inputs: Any) -> list[Any]:
         found = program([split(x) for x in inputs])
         return [
-            lax.convert_element_type(joined(array), atom.aval.dtype)
+            lax.convert_element_type(join(array), atom.aval.dtype)
             for array, atom in zip(found, closed.jaxpr.outvars, strict=True)
         ]
 

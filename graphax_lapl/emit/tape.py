@@ -179,6 +179,27 @@ class Tape:
         chunks = max(1, min(-(-samples // max(1, chunk)), samples // least))
         return -(-samples // chunks)
 
+    def kernels(self, results: Sequence[Numbers]) -> tuple[int, int]:
+        """What XLA makes of the results for one sample.
+
+        Returns:
+            How many dear numbers it keeps, each in a kernel, and how many operations it writes into
+            these and the results': all others, once for every number that is made of them.
+        """
+        needed, wanted = self._needed(results)
+        inside: dict[int, int] = {}  # for each number a set of operations, as bits
+        kept, repeated = 0, 0
+        for k, operation in enumerate(needed):
+            operations = 1 << k
+            for number in _computed(operation.operands):
+                operations |= inside.get(number.place, 0)
+            if expression_of([operation.name]).kept:
+                kept, repeated = kept + 1, repeated + operations.bit_count()
+            else:
+                inside[operation.place] = operations
+        repeated += sum(inside.get(place, 0).bit_count() for place in wanted)
+        return kept, repeated
+
     def _needed(self, results: Sequence[Numbers]) -> tuple[list[_Operation], list[int]]:
         """The operations that results need, and the places of these."""
         wanted = [number.place for numbers in results for number in _computed(numbers.ravel())]

@@ -68,7 +68,7 @@ def _sums_of(program: Program, products: bool) -> dict[int, frozenset[int]]:
 def _is_sum(instruction: Instruction, program: Program, products: bool) -> bool:
     if isinstance(instruction, PrimalInstruction):
         name = instruction.equation.name
-        matrix = program.slots[instruction.outputs[0]].shape != ()
+        matrix = any(program.slots[slot].shape for slot in instruction.outputs)
         return name in REDUCTIONS or (products and name == "dot_general" and matrix)
     operation = getattr(instruction, "operation", None)
     if not isinstance(operation, Einsum) or not _reads_whole(operation):
