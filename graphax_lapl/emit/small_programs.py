@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jax import dtypes, lax
 from jax.custom_batching import custom_vmap
 from jax.extend.core import jaxpr_as_fun
