@@ -47,7 +47,12 @@ def primitive(name: str, fun: Callable[..., Any], drop: int = 0) -> Primitive:
     """A primitive that JAX itself cannot differentiate."""
     made = Primitive(name)
     made.def_impl(fun)
-    made.def_abstract_eval(lambda x, *_: x.update(shape=x.shape[: x.ndim - drop]))
+
+    @made.def_abstract_eval
+    def _(*types: Any) -> Any:
+        shape = np.broadcast_shapes(*(type_.shape for type_ in types))
+        return types[0].update(shape=shape[: len(shape) - drop])
+
     mlir.register_lowering(made, mlir.lower_fun(fun, multiple_results=False))
     batching.defbroadcasting(made)
     return made
