@@ -17,7 +17,6 @@ from jax import Array, lax
 from ..edges.maps import IndexMap, label
 from ..edges.operations import Combine, Einsum, Read
 from ..edges.terms import Number
-from .products import vector_first
 
 __all__ = ["broadcast_labels", "combine", "einsum", "promoted", "promoted_dtype", "read", "scaled"]
 
@@ -277,8 +276,7 @@ def _product(
         # Under `jax.vmap` the left operand has to hold the contracted axis last. XLA folds a
         # transposition into the product again, but turns operands with two free axes itself.
         left, left_names = lax.expand_dims(left, (0,)), (UNIT, *left_names)
-    result = vector_first(
-        dot,
+    result = dot(
         left,
         right,
         (

@@ -66,7 +66,11 @@ def run_program(program: Program, inputs: Sequence[Any], holding: Holding = _NOT
     ]
     # Derivative rules of JAX mix dtypes in places; the user's strictness is about the user's code.
     dot = matrix_product if holding.again else lax.dot_general
-    stored = functools.partial(matrix_product, stored=True) if holding.again else dot
+    of_partials = (
+        functools.partial(matrix_product, stored=True)
+        if holding.again
+        else functools.partial(vector_first, lax.dot_general)
+    )
     with jax.numpy_dtype_promotion("standard"):
         whole = frozenset().union(*(region.slots for region in holding.regions.values()))
         summed = summed_pulls(program, whole)
@@ -102,11 +106,13 @@ def run_program(program: Program, inputs: Sequence[Any], holding: Holding = _NOT
                     pairs[sine.argument] = _pair(sine, values[0], inexact)
                 results = [pairs[sine.argument][sine.place]]
             elif instruction.outputs and (rows := holding.rows.get(instruction.outputs[0])):
-                results = [_scaled_rows(rows, instruction, slots, stored)]
+                results = [_scaled_rows(rows, instruction, slots, of_partials)]
             elif SINES_INSIDE and k in products and len(values) == 2:
                 results = [_product(instruction, products[k], slots)]
             else:
-                results = early.pop(k) if k in early else _execute(instruction, values, dot, stored)
+                results = (
+                    early.pop(k) if k in early else _execute(instruction, values, dot, of_partials)
+                )
             for slot, result in zip(instruction.outputs, results, strict=True):
                 if slot in ways:
                     result.kept = ways[slot]
@@ -203,7 +209,7 @@ def _execute(
     instruction: Any,
     values: list[Any],
     dot: Callable[..., Array],
-    stored: Callable[..., Array] = lax.dot_general,
+    of_partials: Callable[..., Array] = lax.dot_general,
 ) -> Sequence[Any]:
     """Results of an instruction.
 
@@ -211,10 +217,10 @@ def _execute(
         instruction: the instruction.
         values: what it reads.
         dot: makes products that the function has.
-        stored: makes products of derivatives.
+        of_partials: makes products of derivatives.
     """
     if isinstance(instruction, EdgeInstruction):
-        return [operate(instruction.operation, values, instruction.dtype, stored)]
+        return [operate(instruction.operation, values, instruction.dtype, of_partials)]
     if isinstance(instruction, PrimalInstruction):
         if instruction.equation.name == "dot_general":
             with instruction.equation.context.manager:
