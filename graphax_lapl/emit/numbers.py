@@ -19,6 +19,7 @@ import numpy as np
 from jax import lax
 
 __all__ = [
+    "BATCH",
     "CALLS",
     "Numbers",
     "bind",
@@ -31,6 +32,8 @@ __all__ = [
     "split",
 ]
 
+#: From this batch on numbers are faster than small arrays: each is an array of all samples.
+BATCH = 256
 #: Nested programs that are read as if they stood where they are called.
 CALLS = {
     "jit": "jaxpr",

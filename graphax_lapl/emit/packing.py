@@ -20,12 +20,12 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.custom_batching import custom_vmap
 
+from .numbers import BATCH
+
 __all__ = ["by_digits", "packed"]
 
 #: Most operands of a concatenation that is fused.
 FUSED = 8
-#: From this batch on every number is a kernel.
-BATCH = 256
 
 
 def packed(numbers: Mapping[int, Array], total: int) -> Array:

@@ -20,12 +20,21 @@ from jax import dtypes, lax
 from jax.custom_batching import custom_vmap
 
 from ..rules.control_flow import scan_counts
-from .numbers import CALLS, Numbers, bind, computed, filled, in_a_row, joined, run_numbers, split
+from .numbers import (
+    BATCH,
+    CALLS,
+    Numbers,
+    bind,
+    computed,
+    filled,
+    in_a_row,
+    joined,
+    run_numbers,
+    split,
+)
 
 __all__ = ["for_batches", "is_small_loop"]
 
-#: From this batch on numbers are faster.
-BATCH = 256
 #: Numbers that one step of a loop takes and returns, and that it computes.
 MAX_NUMBERS = 96
 MAX_COMPUTED = 1024

@@ -33,14 +33,12 @@ from ..program.instructions import (
 from ..program.timings import IN_MEMORY, expression_of
 from .arrays import promoted
 from .chunks import can_be_in_chunks, in_chunks
-from .numbers import CALLS, Numbers, computed, has_numbers, joined, run_numbers, split
+from .numbers import BATCH, CALLS, Numbers, computed, has_numbers, joined, run_numbers, split
 from .packing import by_digits
 from .tape import Tape
 
 __all__ = ["has_arrays", "in_numbers", "is_small_program"]
 
-#: From this batch on numbers are faster.
-BATCH = 256
 #: Most numbers that a program computes: each of them is an operation to compile.
 MAX_COMPUTED = 1536
 #: How many more there may be before those that are known or equal are taken out.
