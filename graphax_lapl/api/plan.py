@@ -41,6 +41,7 @@ from ..program.fusion import (
 )
 from ..program.instructions import Program
 from ..program.orientation import contracted_last, oriented
+from ..program.quotients import divided_after_sums
 from ..program.recomputation import compared_with_results, shared_work
 from ..program.regions import regions
 from ..program.scaled_rows import scaled_rows
@@ -191,7 +192,7 @@ class Plan:
         if not self.again:
             program = contracted_last(weights_first(program))
         if not sparse:
-            program = oriented(program if self.again else signs_inside(program))
+            program = oriented(program if self.again else signs_inside(divided_after_sums(program)))
         write: Callable[..., Any] = stored_arrays if sparse else dense_block
 
         def run(inputs: Sequence[Any], holding: Holding) -> tuple[list[Any], list[list[Any]]]:

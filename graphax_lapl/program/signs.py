@@ -38,11 +38,11 @@ def signs_inside(program: Program) -> Program:
 
 
 def _is_difference(instruction: Instruction) -> bool:
-    """Whether it adds some arrays and subtracts others."""
+    """Whether it subtracts an array, from others or from nothing."""
     operation = getattr(instruction, "operation", None)
     if not isinstance(operation, Combine) or operation.constant:
         return False
-    return {coefficient for coefficient, _ in operation.operands} == {1, -1}
+    return any(_is_negative(coefficient) for coefficient, _ in operation.operands)
 
 
 def _turned(program: Program, start: int) -> tuple[Program, frozenset[int]] | None:

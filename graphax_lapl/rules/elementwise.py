@@ -120,7 +120,8 @@ def _cosh(x: Array) -> Array:
     return lax.cosh(x)
 
 
-def _reciprocal(x: Array) -> Array:
+def reciprocal(x: Array) -> Array:
+    """The partial of a quotient with respect to the numerator, of its denominator."""
     return 1 / x
 
 
@@ -141,7 +142,7 @@ PARTIALS_OF_PARTIALS: dict[Callable[..., Array], tuple[int, Callable[..., Array]
     _cos: (-1, _sin),
     _sinh: (1, _cosh),
     _cosh: (1, _sinh),
-    _reciprocal: (-1, _squared_reciprocal),
+    reciprocal: (-1, _squared_reciprocal),
 }
 
 _TWO_OVER_ROOT_PI = 1.1283791670955126
@@ -169,7 +170,7 @@ defelementwise("atan", lambda x: 1 / (1 + x * x))
 defelementwise("asinh", lambda x: lax.rsqrt(x * x + 1))
 defelementwise("acosh", lambda x: lax.rsqrt((x - 1) * (x + 1)))
 defelementwise("atanh", lambda x: 1 / ((1 - x) * (1 + x)))
-defelementwise("log", _reciprocal)
+defelementwise("log", reciprocal)
 defelementwise("log1p", lambda x: 1 / (1 + x))
 defelementwise("expm1", lambda out: out + 1)
 defelementwise("exp2", lambda out: out * _LN2)
@@ -211,7 +212,7 @@ def _div(site: Site, i: int, k: int) -> list[Piece]:
         number = site.uniform(1)
         if number is not None and number != 0:
             return site.diagonal(0, None, 1 / number)
-        return site.diagonal(0, _local(site, "ddiv", _reciprocal, [site.value(1)]))
+        return site.diagonal(0, _local(site, "ddiv", reciprocal, [site.value(1)]))
     zeros = known_support(site.value(0), site.listing)
     if zeros is not None and not zeros.all():
         # The numerator is a factor of its own, so that its zeros are seen.
@@ -221,12 +222,13 @@ def _div(site: Site, i: int, k: int) -> list[Piece]:
             factors.append(site.factor(part, site.aligned(shape), shape))
         axes = axes_of(len(site.out_shape))
         return site.piece(site.out_shape, axes, site.aligned(site.shape(1)), factors, -1)
-    return site.diagonal(1, _local(site, "ddiv", _minus_quotient, [site.out(), site.value(1)]))
+    return site.diagonal(1, _local(site, "ddiv", minus_quotient, [site.out(), site.value(1)]))
 
 
-def _minus_quotient(out: Array, y: Array) -> Array:
+def minus_quotient(out: Array, y: Array) -> Array:
+    """The partial of a quotient with respect to the denominator."""
     # By the reciprocal, which is the other partial: divisions are kept in memory by XLA.
-    return -out * _reciprocal(y)
+    return -out * reciprocal(y)
 
 
 @defrule("integer_pow", "square")
