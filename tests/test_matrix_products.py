@@ -142,3 +142,40 @@ def test_a_matrix_times_a_vector_is_the_same(precision: Any) -> None:
     for argnums in (0, 1):
         found = jacve(fun, argnums=argnums)(w, x)
         assert jnp.allclose(found, jax.jacrev(fun, argnums)(w, x), rtol=1e-12, atol=1e-12)
+
+
+def narrow(x: Array, weights: list[Array]) -> Array:
+    """To a few numbers and back: both halves are products of matrices."""
+    for w in weights:
+        x = jnp.tanh(w @ x)
+    return x
+
+
+def _narrow_arguments() -> tuple[Array, list[Array]]:
+    keys = jax.random.split(jax.random.key(17), 5)
+    shapes = ((12, 20), (5, 12), (12, 5), (22, 12))
+    weights = [jax.random.normal(k, s, jnp.float64) for k, s in zip(keys, shapes, strict=False)]
+    return jax.random.normal(keys[4], (3, 20), jnp.float64), weights
+
+
+def test_products_for_a_single_input_transpose_nothing() -> None:
+    """All products of matrices are rows times columns, of operands as they are stored."""
+    xs, weights = _narrow_arguments()
+    text = jax.jit(jacve(narrow)).lower(xs[0], weights).as_text()
+    assert text.count("contracting_dims = [1] x [0]") == 3
+    assert text.count("dot_general") == 7
+    assert "stablehlo.transpose" not in text
+
+
+@pytest.mark.parametrize("order", ["auto", "reverse", "markowitz"])
+def test_a_single_input_and_a_batch_agree(order: str) -> None:
+    """They are evaluated by two programs, and differentiated by one."""
+    xs, weights = _narrow_arguments()
+    found, wanted = jacve(narrow, order=order), jax.jacrev(narrow)
+    expected = jax.vmap(wanted, (0, None))(xs, weights)
+    for one, x in zip(expected, xs, strict=True):
+        assert jnp.allclose(jax.jit(found)(x, weights), one, rtol=1e-12, atol=1e-12)
+    assert jnp.allclose(jax.vmap(found, (0, None))(xs, weights), expected, rtol=1e-12, atol=1e-12)
+    again, twice = (jax.jacrev(f, argnums=1)(xs[0], weights) for f in (found, wanted))
+    for a, b in zip(again, twice, strict=True):
+        assert jnp.allclose(a, b, rtol=1e-11, atol=1e-11)

@@ -18,7 +18,12 @@ from ..emit.compressed import CompressedProgram
 from ..emit.few_samples import for_few_samples
 from ..emit.holding import HELD_SIZES, Holding
 from ..emit.run import dense_block, run_program
-from ..emit.small_programs import has_arrays, in_numbers, is_small_program
+from ..emit.small_programs import (
+    has_arrays,
+    has_plain_equations,
+    in_numbers,
+    is_small_program,
+)
 from ..emit.stored import stored_arrays
 from ..errors import InvalidArgumentError
 from ..graph.computational_graph import ComputationalGraph
@@ -40,7 +45,7 @@ from ..program.fusion import (
     worth_holding_for_derivatives,
 )
 from ..program.instructions import Program
-from ..program.orientation import contracted_last, oriented
+from ..program.orientation import contracted_last, oriented, plain_products
 from ..program.quotients import divided_after_sums
 from ..program.recomputation import compared_with_results, shared_work
 from ..program.regions import regions
@@ -195,7 +200,9 @@ class Plan:
             program = oriented(program if self.again else signs_inside(divided_after_sums(program)))
         write: Callable[..., Any] = stored_arrays if sparse else dense_block
 
-        def run(inputs: Sequence[Any], holding: Holding) -> tuple[list[Any], list[list[Any]]]:
+        def run(
+            inputs: Sequence[Any], holding: Holding, program: Program = program
+        ) -> tuple[list[Any], list[list[Any]]]:
             slots = run_program(program, inputs, holding)
             blocks = [[write(block, program, slots) for block in row] for row in program.blocks]
             return [slots[slot] for slot in program.values], blocks
@@ -206,12 +213,20 @@ class Plan:
         inexact = all(jnp.issubdtype(program.slots[s].dtype, jnp.inexact) for s in program.values)
         if sparse or self.again or not inexact:
             return held
+        matrices = plain_products(program) if has_plain_equations(program) else None
+        one = None
+        if matrices is not None:
+            # Regions hold instructions, which read arrays as they lie.
+            own = self._holding(matrices, sparse) if holding.regions else holding
+            one = functools.partial(run, holding=own, program=matrices)
         arrays = has_arrays(program)
         made: Callable[[Sequence[Any]], Any] = held
         if (arrays or holding.values or holding.sines) and is_small_program(program):
-            numbers = in_numbers(held, functools.partial(run, holding=Holding()), arrays)
+            numbers = in_numbers(held, functools.partial(run, holding=Holding()), arrays, one)
 
             made = functools.partial(_as_traced, numbers)
+        elif one is not None:
+            made = for_few_samples(one, held, 2)
         few = self.few
         if few is None:
             return made

@@ -37,7 +37,7 @@ from .numbers import BATCH, CALLS, Numbers, computed, has_numbers, joined, run_n
 from .packing import by_digits
 from .tape import Tape
 
-__all__ = ["has_arrays", "in_numbers", "is_small_program"]
+__all__ = ["has_arrays", "has_plain_equations", "in_numbers", "is_small_program"]
 
 #: Most numbers that a program computes: each of them is an operation to compile.
 MAX_COMPUTED = 1536
@@ -54,17 +54,16 @@ Run = Callable[[Sequence[Any]], Any]
 
 
 def is_small_program(program: Program) -> bool:
-    """Whether a program may be worth writing in numbers, as far as its instructions say.
+    """Whether a program may be worth writing in numbers, as far as its instructions say."""
+    costs = [i.operation.cost for i in program.instructions if isinstance(i, EdgeInstruction)]
+    few = sum(cost.muls + cost.adds for cost in costs) <= MAX_COMPUTED
+    return few and has_plain_equations(program)
 
-    Not too many numbers are computed, and nothing is an opaque map, has effects, or sees the axes
-    that `jax.vmap` names.
-    """
-    numbers = 0
+
+def has_plain_equations(program: Program) -> bool:
+    """Whether nothing is an opaque map, has effects, or sees the axes that `jax.vmap` names."""
     for instruction in program.instructions:
-        if isinstance(instruction, EdgeInstruction):
-            cost = instruction.operation.cost
-            numbers += cost.muls + cost.adds
-        elif isinstance(instruction, PrimalInstruction):
+        if isinstance(instruction, PrimalInstruction):
             equation = instruction.equation
             if equation.effects or not has_numbers(equation.name, equation.params):
                 return False
@@ -75,9 +74,9 @@ def is_small_program(program: Program) -> bool:
             )
             if computed(local_jaxpr(instruction.local.fun, types).jaxpr) < 0:
                 return False
-        elif not isinstance(instruction, ConstantInstruction):
+        elif not isinstance(instruction, EdgeInstruction | ConstantInstruction):
             return False
-    return numbers <= MAX_COMPUTED
+    return True
 
 
 def has_arrays(program: Program) -> bool:
@@ -88,7 +87,9 @@ def has_arrays(program: Program) -> bool:
     return any(math.prod(shape) > 1 for shape in shapes)
 
 
-def in_numbers(run: Run, plain: Run, arrays: bool) -> Callable[[Sequence[Any], bool], Any]:
+def in_numbers(
+    run: Run, plain: Run, arrays: bool, one: Run | None = None
+) -> Callable[[Sequence[Any], bool], Any]:
     """`run`, number by number for a single input and under `jax.vmap` with many samples.
 
     Where much would be held for all samples, they are evaluated in chunks. Derivatives are those of
@@ -98,6 +99,7 @@ def in_numbers(run: Run, plain: Run, arrays: bool) -> Callable[[Sequence[Any], b
         run: the program, on small arrays. It closes over no tracers.
         plain: the same without held arrays, which is all the same on other devices.
         arrays: whether it has any; a program of numbers is rewritten only for chunks.
+        one: what a single input is evaluated by where numbers do not suit it, if not by `run`.
 
     Returns:
         A function of the program's inputs, and of whether it is compiled as a part of what is
@@ -109,7 +111,7 @@ def in_numbers(run: Run, plain: Run, arrays: bool) -> Callable[[Sequence[Any], b
         closed, structure = traced(_types(inputs, [False] * len(inputs)), _precision())
         recorded = _recorded(closed, [True] * len(inputs)) if _is_small(closed.jaxpr) else None
         if recorded is None or not recorded.suits_single_input(closed.jaxpr):
-            return run(inputs)
+            return (one or run)(inputs)
         numbers = _structured(_in_numbers(closed, recorded, 1, 1, _in_digits), structure)
         return lax.platform_dependent(inputs, cpu=numbers, default=run)
 

@@ -11,7 +11,7 @@ from ..edges.operations import Einsum, Read
 from ..edges.terms import Term, with_terms
 from .instructions import Block, EdgeInstruction, Instruction, Program, Slot
 
-__all__ = ["contracted_last", "oriented"]
+__all__ = ["contracted_last", "oriented", "plain_products"]
 
 
 def contracted_last(program: Program, fixed: Collection[int] = ()) -> Program:
@@ -70,8 +70,12 @@ class _Storage:
             operation = getattr(self.instructions[place], "operation", None)
             if not isinstance(operation, Einsum):
                 return None
-            orders.add(_wanted(operation, operation.reads[position]))
+            orders.add(self.wish(operation, position))
         return orders.pop() if len(orders) == 1 else None
+
+    def wish(self, operation: Einsum, position: int) -> tuple[int, ...] | None:
+        """The order of an operand's axes that suits an einsum; None where any does."""
+        return _wanted(operation, operation.reads[position])
 
     def can_be(self, slot: int, order: tuple[int, ...]) -> bool:
         """Whether an array can be made with its axes in an order and nothing be transposed for it.
@@ -116,6 +120,62 @@ def _wanted(operation: Einsum, read: Read) -> tuple[int, ...] | None:
     if len(operation.reads) < 2 or operation.written_out:
         return None
     return tuple(sorted(axes, key=lambda k: not summed.isdisjoint(read.axes[k].labels)))
+
+
+def plain_products(program: Program) -> Program | None:
+    """The program whose products of matrices are rows times columns, for a single input.
+
+    Without a batch nothing decides which operand comes first, so all arrays can be stored in the
+    order in which they are read, the left ones with the contracted axis last and the right ones
+    with it first, and no operand is transposed.
+
+    Returns:
+        The program; None where nothing is stored otherwise than in a program for batches.
+    """
+    plain = _Plain(program, ()).settled()
+    same = [a is b for a, b in zip(plain.instructions, program.instructions, strict=True)]
+    return None if all(same) else plain
+
+
+class _Plain(_Storage):
+    """Orders of axes for a single input."""
+
+    def wish(self, operation: Einsum, position: int) -> tuple[int, ...] | None:
+        """Rows before the contracted axis on the left, columns behind it on the right."""
+        read, kept = operation.reads[position], {*operation.output}
+        if len(kept) == len(operation.sizes) or not _multiplies(operation):
+            return super().wish(operation, position)
+        if not all(_plain(axis) for axis in read.axes):
+            return None
+        names = [axis.labels[0] for axis in read.axes]
+        left = operation.output[0] in names
+        places = {name: k for k, name in enumerate(operation.output)}
+
+        def place(k: int) -> tuple[bool, int]:
+            name = names[k]
+            return (name in kept) != left, places.get(name, name)
+
+        return tuple(sorted(range(len(names)), key=place))
+
+    def can_be(self, slot: int, order: tuple[int, ...]) -> bool:
+        """Whether an array can be made with its axes in an order: its own maker is settled next."""
+        del order
+        made = self.instructions[self.makers[slot]]
+        return isinstance(getattr(made, "operation", None), Einsum)
+
+
+def _multiplies(operation: Einsum) -> bool:
+    """Whether it is a product of two matrices, with no axis that both have and the result too."""
+    if len(operation.reads) != 2 or operation.written_out:
+        return False
+    first, second = (read.labels() for read in operation.reads)
+    kept = {*operation.output}
+    return (
+        bool(first & second)
+        and kept.isdisjoint(first & second)
+        and not kept.isdisjoint(first)
+        and not kept.isdisjoint(second)
+    )
 
 
 def _reading(instruction: Instruction, position: int, order: tuple[int, ...]) -> Instruction:
