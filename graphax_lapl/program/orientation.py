@@ -152,9 +152,8 @@ def oriented(program: Program) -> Program:
         program, slots=list(program.slots), instructions=list(program.instructions), blocks=[]
     )
     for place, instruction in enumerate(program.instructions):
-        operation = getattr(instruction, "operation", None)
-        if isinstance(operation, Overlay):
-            operation = _overlay(operation, instruction.inputs, products, turned)
+        if isinstance(instruction, EdgeInstruction) and isinstance(instruction.operation, Overlay):
+            operation = _overlay(instruction.operation, instruction.inputs, products, turned)
             turned.instructions[place] = replace(instruction, operation=operation)
     for row in program.blocks:
         turned.blocks.append([_turned(block, products, turned) for block in row])
