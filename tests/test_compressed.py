@@ -25,6 +25,7 @@ from graphax_lapl.api import compressed as compressed_module
 from graphax_lapl.api.compressed import CompressedPlan
 from graphax_lapl.api.planning import clear_caches
 from graphax_lapl.coloring import Pattern
+from graphax_lapl.emit.compressed import _entries
 from tests.checks import assert_same, check_orders
 from tests.coloring.patterns import diagonals
 from tests.test_sparse import brusselator, rolled, state
@@ -366,3 +367,16 @@ def test_auto_compresses_a_loop_whose_pattern_is_known() -> None:
     jacobian = jacve(many_steps, sparse_representation=True)(x)
     assert jacobian.nse == 2000
     assert_same(jacobian.todense(), jax.jacfwd(many_steps)(x))
+
+
+def test_entries_of_a_box_are_sliced() -> None:
+    rng = np.random.default_rng(0)
+    products = np.arange(20.0)
+    places = np.arange(20).reshape(4, 5)
+    for _ in range(60):
+        rows, columns = (np.sort(rng.choice(n + 1, 2, replace=False)) for n in (4, 5))
+        box = places[slice(*rows), slice(*columns)]
+        for source in (box.reshape(-1), box.T.reshape(-1), rng.permutation(box.reshape(-1))):
+            np.testing.assert_array_equal(_entries(jnp.asarray(products), source), source)
+    text = jax.jit(lambda x: _entries(x, places.T.reshape(-1))).lower(products).as_text()
+    assert "gather" not in text

@@ -22,6 +22,7 @@ J: Any = np.array([0.1, 0.2, 0.15])
 @pytest.fixture(autouse=True)
 def _short_programs_too(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(few_samples, "LONG", 10)
+    monkeypatch.setattr(few_samples, "is_small_program", lambda program: False)
     monkeypatch.setattr(few_samples, "FEWEST", 4)
     monkeypatch.setattr(few_samples, "MARGIN", 1.0)
     clear_caches()

@@ -74,3 +74,27 @@ def test_derivatives_and_batches() -> None:
     assert_same(got, jax.vmap(jax.jacrev(energy(0.1), (0, 1)))(*batch))
     got = jax.jacfwd(jacve(energy(0.1), order="reverse"))(*POINT)
     assert_same(got, jax.hessian(energy(0.1))(*POINT))
+
+
+def solver(x: Any, v: Any, k: Any) -> Any:
+    """A loop without a way back, whose outputs have different shapes."""
+
+    def step(carry: Any) -> Any:
+        x, total = carry
+        return x + 0.4 * (v - x * jnp.roll(x, 1)), total + x @ k
+
+    return jax.lax.while_loop(lambda carry: carry[1] < 9.0, step, (x, 1.0))
+
+
+@pytest.mark.parametrize("fun", [leapfrog(0.1), solver])
+def test_maps_of_all_outputs_are_written_out_at_once(fun: Callable[..., Any]) -> None:
+    mode = jax.jacfwd if fun is solver else jax.jacrev
+    program = jax.jit(jacve(fun, argnums=(0, 1)))
+    assert_same(program(*POINT), mode(fun, (0, 1))(*POINT))
+    assert len(re.findall(r"stablehlo\.while", program.lower(*POINT).as_text())) == 1
+    # Many samples carry the numbers of a small loop one by one, and pull rows back.
+    batch = [np.outer(np.linspace(0.9, 1.1, 256), x) for x in POINT]
+    expected = jax.vmap(mode(fun, (0, 1)))(*batch)
+    assert_same(jax.vmap(jacve(fun, argnums=(0, 1)))(*batch), expected)
+    twice = jax.jacfwd(lambda x: jacve(fun, argnums=(0, 1))(x, *POINT[1:]))(POINT[0])
+    assert_same(twice, jax.jacfwd(lambda x: mode(fun, (0, 1))(x, *POINT[1:]))(POINT[0]))

@@ -179,3 +179,21 @@ def test_a_single_input_and_a_batch_agree(order: str) -> None:
     again, twice = (jax.jacrev(f, argnums=1)(xs[0], weights) for f in (found, wanted))
     for a, b in zip(again, twice, strict=True):
         assert jnp.allclose(a, b, rtol=1e-11, atol=1e-11)
+
+
+def test_a_product_is_made_in_the_order_of_the_overlay_that_reads_it() -> None:
+    keys = jax.random.split(jax.random.key(7), 5)
+    a, b, c, d = (
+        jax.random.normal(k, s, jnp.float64)
+        for k, s in zip(keys, ((5, 4), (5, 4), (4, 5), (4,)), strict=False)
+    )
+
+    def rates(x: Array) -> Array:
+        flow = c @ (jnp.exp(a @ jnp.log(x)) * jnp.sin(b @ x))
+        return jnp.concatenate([flow, (-(d @ flow) / jnp.sum(x))[None]])
+
+    xs = jax.random.uniform(keys[4], (3, 4), jnp.float64, 0.5, 1.0)
+    derivative = jax.jit(jax.vmap(jacve(rates, order="markowitz")))
+    assert jnp.allclose(derivative(xs), jax.vmap(jax.jacfwd(rates))(xs), rtol=1e-12, atol=1e-12)
+    text = derivative.lower(xs).as_text()
+    assert "(tensor<3x4x5xf64>) -> tensor<3x5x4xf64>" not in text  # nothing is transposed behind

@@ -170,13 +170,33 @@ def _read(block: CompressedBlock, compressed: Array, spoiled: Array | None, spar
         return (
             zero if spoiled is None else jnp.where(spoiled, jnp.asarray(jnp.nan, zero.dtype), zero)
         )
-    source = block.source
-    values = compressed
-    if len(source) != compressed.shape[0] or (source != np.arange(len(source))).any():
-        values = compressed.at[source].get(mode="promise_in_bounds")
+    values = _entries(compressed, block.source)
     values = lax.convert_element_type(values, block.dtype)
     values = values.reshape(block.structure.terms[0].sizes)
     return [values] if sparse else assemble(block.structure, [values], block.dtype)
+
+
+def _entries(compressed: Array, source: np.ndarray) -> Array:
+    """The entries at some places; a box of the products is sliced, as it lies or transposed."""
+    total = compressed.shape[0]
+    if len(source) == total and (source == np.arange(total)).all():
+        return compressed
+    if len(source) > 1:
+        inner = int(source[1] - source[0])
+        length = next((k for k in range(1, len(source)) if source[k] - source[k - 1] != inner), 0)
+        outer = int(source[length] - source[0])
+        if length and len(source) % length == 0 and 1 in (inner, outer):
+            first, shape = int(source[0]), (len(source) // length, length)
+            counted = first + outer * np.arange(shape[0])[:, None] + inner * np.arange(length)
+            row, turned = max(inner, outer), inner > outer
+            rows, columns = shape[::-1] if turned else shape
+            fits = row > 1 and total % row == 0 and first % row + columns <= row
+            if fits and (counted.reshape(-1) == source).all():
+                low, left = divmod(first, row)
+                box = compressed.reshape(total // row, row)
+                box = lax.slice(box, (low, left), (low + rows, left + columns))
+                return (box.T if turned else box).reshape(-1)
+    return compressed.at[source].get(mode="promise_in_bounds")
 
 
 def _probe(size: int) -> np.ndarray:

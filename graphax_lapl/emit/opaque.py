@@ -22,6 +22,8 @@ from ..rules.opaque import needs_all_tangents
 from ..rules.site import OpaqueMap
 from .assembly import assemble
 from .factorizations import summed_second_derivative
+from .few_samples import for_few_samples
+from .numbers import BATCH
 from .small_loops import for_batches, is_small_loop
 
 __all__ = [
@@ -35,6 +37,7 @@ __all__ = [
     "pull_together",
     "second_derivative",
     "varying_like",
+    "written_together",
 ]
 
 OpaqueOperation = ApplyOpaque | MaterializeOpaque
@@ -220,6 +223,76 @@ def pull_sums(maps: Sequence[Sequence[LinearMap]], cotangents: Sequence[Array]) 
         _permute(into, _packed(linear.reference.batch_in, into.ndim - 1))
         for linear, into in zip(maps[0], pulled_all, strict=True)
     ]
+
+
+def written_together(
+    operations: Sequence[MaterializeOpaque], maps: Sequence[LinearMap]
+) -> list[Array]:
+    """Maps between inputs and outputs of one equation as arrays, by columns of all inputs.
+
+    Where many samples share a loop over small arrays, rows of one output after the other are pulled
+    back all the same: carried as single numbers, columns of both inputs take longer.
+
+    Args:
+        operations: how each would be written out by itself; nothing is diagonal.
+        maps: between real arrays.
+    """
+    references = [linear.reference for linear in maps]
+
+    def at(values: Sequence[Any]) -> list[LinearMap]:
+        return [LinearMap(reference, values, values) for reference in references]
+
+    def together(values: Sequence[Any]) -> list[Array]:
+        return _by_columns(operations, at(values))
+
+    def apart(values: Sequence[Any]) -> list[Array]:
+        found: dict[int, Array] = {}
+        own = at(values)
+        for out in dict.fromkeys(reference.out for reference in references):
+            rows = [k for k, o in enumerate(operations) if references[k].out == out and o.by_rows]
+            if rows:
+                arrays = apply_together([operations[k] for k in rows], [own[k] for k in rows])
+                found.update(zip(rows, arrays, strict=True))
+        return [
+            found[k] if k in found else apply_opaque(operation, own[k])
+            for k, operation in enumerate(operations)
+        ]
+
+    if not is_small_loop(references[0].equation):
+        return together(maps[0].values)
+    arrays: list[Array] = for_few_samples(together, apart, BATCH)(maps[0].values)
+    return arrays
+
+
+def _by_columns(operations: Sequence[MaterializeOpaque], maps: Sequence[LinearMap]) -> list[Array]:
+    """All maps as arrays, by one evaluation of the equation along the columns of all inputs."""
+    first = maps[0]
+    intos = list(dict.fromkeys(linear.reference.into for linear in maps))
+    outs = list(dict.fromkeys(linear.reference.out for linear in maps))
+    places = list(dict.fromkeys([*intos, *(k for linear in maps for k in linear.moving)]))
+    shapes = [first.values[k].shape for k in intos]
+    ends = [0, *itertools.accumulate(map(math.prod, shapes))]
+
+    def pushed(column: Array) -> list[Array]:
+        points = [first.values[k] for k in places]
+        flat = (lax.slice(column, (low,), (high,)) for low, high in itertools.pairwise(ends))
+        moved = (lax.reshape(part, shape) for part, shape in zip(flat, shapes, strict=True))
+        tangents = [part.astype(x.dtype) for part, x in zip(moved, points, strict=False)]
+        tangents += [jnp.zeros_like(x) for x in points[len(intos) :]]
+        tangents = [varying_like(t, [x]) for t, x in zip(tangents, points, strict=True)]
+        return list(jax.jvp(first._along(first.values, places, outs), points, tangents)[1])
+
+    identity = assemble(_identity((ends[-1],)), (), first.point.dtype)
+    with first._in_mode("forward"):
+        columns = jax.vmap(pushed)(identity)
+    arrays = []
+    for operation, linear in zip(operations, maps, strict=True):
+        place = intos.index(linear.reference.into)
+        image = columns[outs.index(linear.reference.out)]
+        own = lax.slice_in_dim(image, ends[place], ends[place + 1])
+        turned = lax.transpose(own, [*range(1, own.ndim), 0])
+        arrays.append(lax.reshape(turned, operation.map_shape))
+    return arrays
 
 
 def varying_like(array: Array, others: Sequence[Any]) -> Array:

@@ -31,8 +31,15 @@ from .assembly import assemble
 from .coordinates import gathered_dense, is_gathered
 from .holding import Holding, held
 from .joined_pulls import joined_pulls
+from .joined_pushes import joined_pushes
 from .kept_pulls import kept_pulls, value_and_pull
-from .opaque import LinearMap, apply_sums, apply_together, second_derivative
+from .opaque import (
+    LinearMap,
+    apply_sums,
+    apply_together,
+    second_derivative,
+    written_together,
+)
 from .products import matrix_product, vector_first
 from .recipes import operate
 from .regions import evaluated, sum_of_products
@@ -76,7 +83,9 @@ def run_program(program: Program, inputs: Sequence[Any], holding: Holding = _NOT
         summed = summed_pulls(program, whole)
         sums = {pull.place: pull for pull in summed}
         done = {place for pull in summed for place in (*pull.pulls, *pull.entries)}
-        joined = {k: group for k, group in joined_pulls(program).items() if done.isdisjoint(group)}
+        pushes = {k: g for k, g in joined_pushes(program).items() if done.isdisjoint(g)}
+        apart = done.union(*pushes.values())
+        joined = {k: group for k, group in joined_pulls(program).items() if apart.isdisjoint(group)}
         kept = kept_pulls(program, joined, summed)
         ways: dict[int, tuple[Any, int, int]] = {}
         early: dict[int, Sequence[Any]] = {}
@@ -92,6 +101,8 @@ def run_program(program: Program, inputs: Sequence[Any], holding: Holding = _NOT
                 early.update(
                     _together([program.instructions[n] for n in joined[k]], joined[k], slots)
                 )
+            if k in pushes:
+                early.update(_written(program, pushes[k], slots))
             if k in sums:
                 early.update(_summed(sums[k], program, slots))
             values = [slots[slot] for slot in instruction.inputs]
@@ -129,6 +140,16 @@ def _together(
     operations = [instruction.operation for instruction in instructions]
     found = apply_together(operations, maps, *arrays)
     return {place: [result] for place, result in zip(places, found, strict=True)}
+
+
+def _written(
+    program: Program, places: Sequence[int], slots: Sequence[Any]
+) -> dict[int, Sequence[Any]]:
+    """Maps that are written out at once, by the places of the instructions that would do so."""
+    instructions: list[Any] = [program.instructions[k] for k in places]
+    maps = [slots[instruction.inputs[0]] for instruction in instructions]
+    found = written_together([instruction.operation for instruction in instructions], maps)
+    return {k: [array] for k, array in zip(places, found, strict=True)}
 
 
 def _summed(pull: SummedPulls, program: Program, slots: Sequence[Any]) -> dict[int, Sequence[Any]]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from ..edges.maps import IndexMap, label
-from ..edges.operations import Einsum, Read
+from ..edges.operations import Einsum, Overlay, Read
 from ..edges.terms import Term, with_terms
 from .instructions import Block, EdgeInstruction, Instruction, Program, Slot
 
@@ -193,7 +193,7 @@ def oriented(program: Program) -> Program:
 
     While arrows are multiplied a matrix is stored with the input's axes first, a result has the
     output's first. A compiler folds a transposition into the product before it, which then may be
-    one that its library does not take. What only one block reads is made as the block has it,
+    one that its library does not take. What only one block or overlay reads is made as this has it,
     except where a matrix meets weights that would come first (see `_Storage.can_be`): these are the
     same for all samples, and the transposition is left to the end.
     """
@@ -211,6 +211,10 @@ def oriented(program: Program) -> Program:
     turned = replace(
         program, slots=list(program.slots), instructions=list(program.instructions), blocks=[]
     )
+    for place, instruction in enumerate(program.instructions):
+        if isinstance(instruction, EdgeInstruction) and isinstance(instruction.operation, Overlay):
+            operation = _overlay(instruction.operation, instruction.inputs, products, turned)
+            turned.instructions[place] = replace(instruction, operation=operation)
     for row in program.blocks:
         turned.blocks.append([_turned(block, products, turned) for block in row])
     return turned
@@ -255,18 +259,40 @@ def _turned(block: Block, products: dict[int, int], program: Program) -> Block:
                     axes=tuple(factor.axes[k] for k in order),
                     shape=tuple(factor.shape[k] for k in order),
                 )
-                place = products[slot]
-                instruction = program.instructions[place]
-                assert isinstance(instruction, EdgeInstruction)
-                assert isinstance(instruction.operation, Einsum)
-                output = tuple(instruction.operation.output[k] for k in order)
-                program.instructions[place] = replace(
-                    instruction, operation=replace(instruction.operation, output=output)
-                )
-                program.slots[slot] = Slot(factor.shape, program.slots[slot].dtype)
+                _turn(slot, order, products, program)
             factors.append(factor)
         terms.append(replace(term, factors=tuple(factors)))
     return replace(block, structure=with_terms(structure, terms))
+
+
+def _overlay(
+    operation: Overlay, slots: Sequence[int], products: dict[int, int], program: Program
+) -> Overlay:
+    """The overlay with the products among its operands in the order of its axes."""
+    places = {name: k for k, (name, _) in enumerate(operation.sizes)}
+    operands, patches = iter(slots), []
+    for patch in operation.patches:
+        slot = -1 if patch.labels is None else next(operands)
+        if patch.labels is not None and slot in products:
+            labels = patch.labels
+            order = sorted(range(len(labels)), key=lambda k: places[labels[k]])
+            _turn(slot, order, products, program)
+            patch = replace(patch, labels=tuple(labels[k] for k in order))
+        patches.append(patch)
+    return replace(operation, patches=tuple(patches))
+
+
+def _turn(slot: int, order: Sequence[int], products: dict[int, int], program: Program) -> None:
+    """Make a product with its axes in another order."""
+    place = products[slot]
+    instruction = program.instructions[place]
+    assert isinstance(instruction, EdgeInstruction)
+    assert isinstance(instruction.operation, Einsum)
+    operation = replace(
+        instruction.operation, output=tuple(instruction.operation.output[k] for k in order)
+    )
+    program.instructions[place] = replace(instruction, operation=operation)
+    program.slots[slot] = Slot(operation.shape, program.slots[slot].dtype)
 
 
 def _order(term: Term, axes: tuple[IndexMap, ...]) -> list[int] | None:
