@@ -43,6 +43,7 @@ from ..program.instructions import Program
 from ..program.orientation import contracted_last, oriented
 from ..program.recomputation import compared_with_results, shared_work
 from ..program.regions import regions
+from ..program.repetition import numbers_of_layers, repeated_by_samples
 from ..program.scaled_rows import scaled_rows
 from ..program.signs import signs_inside
 from ..program.sines import sines
@@ -235,6 +236,8 @@ class Plan:
             pairs,
             whole,
             scaled_rows(program, self._moving(program)),
+            repeated_by_samples(program, self._moving(program)),
+            numbers_of_layers(program),
             again=True,
         )
 
