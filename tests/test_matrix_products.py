@@ -9,7 +9,11 @@ import jax.numpy as jnp
 import pytest
 from jax import Array
 
+import graphax_lapl.emit.products as emitted_products
 from graphax_lapl import jacve, laplacian_ve
+from graphax_lapl.api.planning import clear_caches
+from graphax_lapl.emit import run
+from graphax_lapl.program import repetition
 
 Params = tuple[Array, Array]
 
@@ -197,3 +201,45 @@ def test_a_product_is_made_in_the_order_of_the_overlay_that_reads_it() -> None:
     assert jnp.allclose(derivative(xs), jax.vmap(jax.jacfwd(rates))(xs), rtol=1e-12, atol=1e-12)
     text = derivative.lower(xs).as_text()
     assert "(tensor<3x4x5xf64>) -> tensor<3x5x4xf64>" not in text  # nothing is transposed behind
+
+
+def mean_square_laplacian(laplacian: Callable[..., Any]) -> Callable[..., Array]:
+    """A loss of the weights, by a Laplacian of functions of (weights, x)."""
+
+    def fun(weights: list[Array], x: Array) -> Array:
+        first, second, last = weights
+        return jnp.sum(jax.nn.silu(jnp.tanh(x @ first) @ second) @ last)
+
+    def loss(weights: list[Array], xs: Array) -> Array:
+        return jnp.mean(jax.vmap(lambda x: laplacian(fun, weights, x))(xs) ** 2)
+
+    return loss
+
+
+@pytest.mark.parametrize("stand", [False, True])
+def test_training_through_repeated_operands(stand: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums of products and `W diag(s)`, differentiated with barriers that stand and without."""
+    for module in (emitted_products, run):
+        monkeypatch.setattr(module, "BARRIERS_STAND", stand)
+    monkeypatch.setattr(repetition, "LARGE", 1)
+    clear_caches()
+    keys = jax.random.split(jax.random.key(10), 4)
+    *weights, xs = (
+        jax.random.normal(k, s, jnp.float64)
+        for k, s in zip(keys, ((3, 4), (4, 5), (5, 1), (2, 3)), strict=True)
+    )
+    ours = mean_square_laplacian(lambda f, w, x: laplacian_ve(f, argnums=1)(w, x))
+    truth = mean_square_laplacian(lambda f, w, x: jnp.trace(jax.hessian(f, 1)(w, x)))
+    found, expected = jax.jit(jax.grad(ours))(weights, xs), jax.jit(jax.grad(truth))(weights, xs)
+    for one, other in zip(found, expected, strict=True):
+        assert jnp.allclose(one, other, rtol=1e-10, atol=1e-12)
+    text = str(jax.make_jaxpr(jax.grad(ours))(weights, xs))
+    assert ("optimization_barrier" in text or "scatter-mul" in text) == stand
+    assert "precision=(Precision.HIGHEST" not in text
+
+
+def test_curvature_of_sigmoids_is_written_in_few_operations() -> None:
+    """`-2 out (1 - out^2)`: no derivative of the slope along ones."""
+    text = str(jax.make_jaxpr(laplacian_ve(lambda x: jnp.tanh(x)))(1.5))
+    assert "neg" not in text
+    assert text.count(" mul ") + text.count(" square ") <= 3

@@ -209,14 +209,13 @@ def einsum(
     output = operation.output
     views = [read(v, r, sizes) for v, r in zip(operands, operation.reads, strict=True)]
     if len(views) == 1:
-        value, names = views[0]
-        summed = [k for k, name in enumerate(names) if name not in output]
-        if summed:
-            value = lax.reduce_sum(value, summed)
-            names = tuple(name for name in names if name in output)
-        result = broadcast_labels(value, names, output, sizes)
+        result = _sum(*views[0], output, sizes)
     else:
-        if operation.written_out:
+        same = operands[0] is operands[1] and operation.reads[0] == operation.reads[1]
+        if same and all(name in views[0][1] for name in output):
+            # One equation to differentiate and to transpose instead of two.
+            result = _sum(lax.square(views[0][0]), views[0][1], output, sizes)
+        elif operation.written_out:
             result = _sum_of_products(views[0], views[1], output, sizes)
         else:
             result = _product(views[0], views[1], output, sizes, dot)
@@ -224,6 +223,17 @@ def einsum(
     if operation.real and jnp.issubdtype(result.dtype, jnp.complexfloating):
         result = lax.real(result)
     return result
+
+
+def _sum(
+    value: Array, names: tuple[int, ...], output: tuple[int, ...], sizes: dict[int, int]
+) -> Array:
+    """Summed over the labels that the output lacks."""
+    summed = [k for k, name in enumerate(names) if name not in output]
+    if summed:
+        value = lax.reduce_sum(value, summed)
+        names = tuple(name for name in names if name in output)
+    return broadcast_labels(value, names, output, sizes)
 
 
 def _product(
@@ -263,7 +273,7 @@ def _product(
             [left_names.index(n) for n in contracted],
             [right_names.index(n) for n in contracted],
         )
-        return lax.dot_general(left, right, (places, ((), ())), precision=lax.Precision.HIGHEST)
+        return dot(left, right, (places, ((), ())), precision=lax.Precision.HIGHEST)
     free = [name for name in output if name not in batch]
     if free[0] not in left_names:
         left, left_names, right, right_names = right, right_names, left, left_names

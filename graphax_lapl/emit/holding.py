@@ -23,7 +23,7 @@ __all__ = ["HELD_SIZES", "Holding", "held", "known_size", "linear_barrier", "tan
 HELD_SIZES = (512, 1 << 62)
 
 #: Since then `optimization_barrier` stands until XLA's CPU compiler has fused.
-_BARRIERS_STAND = jax.__version_info__ >= (0, 12)
+BARRIERS_STAND = jax.__version_info__ >= (0, 12)
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,8 @@ class Holding:
         sines: slots of sines and cosines, which are evaluated together.
         regions: expressions that are evaluated as a whole, by the slots that they end in.
         rows: slots of products that have another form where nothing is differentiated.
+        repeated: slots of products whose operands are both repeated for a batch.
+        numbers: slots of dot products that are sums of products.
         again: whether results will probably be differentiated.
     """
 
@@ -46,6 +48,8 @@ class Holding:
     sines: Mapping[int, Sine] = field(default_factory=dict)
     regions: Mapping[int, Region] = field(default_factory=dict)
     rows: Mapping[int, ScaledRows] = field(default_factory=dict)
+    repeated: frozenset[int] = frozenset()
+    numbers: frozenset[int] = frozenset()
     again: bool = False
 
     def apply(self, slot: int, value: Any, inputs: Sequence[Array]) -> Any:
@@ -136,7 +140,7 @@ def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
 
 def linear_barrier(value: Array) -> Array:
     """The same values, in memory before anything reads them (on a CPU), as a linear function."""
-    if known_size(value) < 2:
+    if known_size(value) < (1 if BARRIERS_STAND else 2):
         return value
     result: Array = lax.platform_dependent(value, cpu=_written, default=lambda x: x)
     return result
@@ -148,7 +152,7 @@ def _written(value: Array) -> Array:
     Older compilers fuse across barriers, but not through a scatter: two elements are multiplied by
     one, in place. Its derivative and its transpose are scatters of the same kind.
     """
-    if _BARRIERS_STAND:
+    if BARRIERS_STAND:
         result: Array = lax.optimization_barrier(value)
         return result
     if value.dtype == np.bool_:  # which no scatter multiplies

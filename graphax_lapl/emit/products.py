@@ -7,11 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import Array, lax
 from jax.custom_batching import custom_vmap
 from jax.custom_derivatives import SymbolicZero, zero_from_primal
 
-from .holding import linear_barrier, tangents_held
+from .holding import BARRIERS_STAND, linear_barrier, tangents_held
 
 __all__ = ["matrix_product", "vector_first"]
 
@@ -54,6 +55,7 @@ def matrix_product(
     dimension_numbers: Dimensions,
     *,
     stored: bool = False,
+    numbers_summed: bool = False,
     **params: Any,
 ) -> Array:
     """`lax.dot_general`, with a better derivative where the right operand is shared by a batch.
@@ -70,10 +72,15 @@ def matrix_product(
         right: an array.
         dimension_numbers: as for `lax.dot_general`.
         stored: whether what is read in two orders is in memory before (see `tangents_held`).
+        numbers_summed: whether a dot product is a sum of products (see `_sum_of_products`).
         params: further parameters of it.
     """
     contracting, (batch, _) = dimension_numbers
     summed = len(contracting[0])
+    if numbers_summed and left.ndim == right.ndim == summed and _as_exact(left, right):
+        order = [contracting[1][contracting[0].index(axis)] for axis in range(summed)]
+        number: Array = _sum_of_products(left, lax.transpose(right, order))
+        return number
     rows = left.ndim - summed
     ordered = tuple(contracting[0]) == tuple(range(rows, left.ndim))
     stored = stored and not batch and rows > 0 and right.ndim > summed
@@ -83,6 +90,43 @@ def matrix_product(
     dimensions = tuple(tuple(map(tuple, pair)) for pair in dimension_numbers)
     result: Array = _product(dimensions, stored, tuple(sorted(params.items())))(left, right)
     return result
+
+
+def _as_exact(left: Array, right: Array) -> bool:
+    """Whether a sum of products is as exact as a dot product."""
+    return left.dtype == right.dtype and left.dtype in (jnp.float32, jnp.float64)
+
+
+@jax.custom_jvp
+def _sum_of_products(left: Array, right: Array) -> Array:
+    """The dot product of two arrays of one shape, as a sum.
+
+    XLA's library takes a sum with what is summed, also where one array is shared by a batch. A
+    product of a matrix and a vector is a kernel to compile instead, and one for each derivative.
+    """
+    return lax.reduce_sum(lax.mul(left, right), range(left.ndim))
+
+
+def _of_sum(primals: tuple[Array, Array], tangents: tuple[Any, Any]) -> tuple[Array, Any]:
+    """Value and tangent; what the cotangents are made of has no reader in common with the value.
+
+    The library takes a repeated array into its sum only where nothing else reads it.
+    """
+    out = _sum_of_products(*primals)
+    parts: list[Array] = []
+    for tangent, other in zip(tangents, primals[::-1], strict=True):
+        if isinstance(tangent, SymbolicZero):
+            continue
+        if BARRIERS_STAND:
+            tangent, other = linear_barrier(tangent), linear_barrier(other)
+        part = lax.reduce_sum(lax.mul(tangent, other), range(other.ndim))
+        parts.append(linear_barrier(part) if BARRIERS_STAND and not parts else part)
+    if not parts:
+        return out, zero_from_primal(out, symbolic_zeros=True)
+    return out, functools.reduce(lax.add, parts)
+
+
+_sum_of_products.defjvp(_of_sum, symbolic_zeros=True)
 
 
 @functools.lru_cache(maxsize=256)

@@ -29,7 +29,7 @@ from ..program.summed import SINES_INSIDE
 from .arrays import scaled
 from .assembly import assemble
 from .coordinates import gathered_dense, is_gathered
-from .holding import Holding, held
+from .holding import BARRIERS_STAND, Holding, held, linear_barrier
 from .joined_pulls import joined_pulls
 from .joined_pushes import joined_pushes
 from .kept_pulls import kept_pulls, value_and_pull
@@ -78,6 +78,7 @@ def run_program(program: Program, inputs: Sequence[Any], holding: Holding = _NOT
         if holding.again
         else functools.partial(vector_first, lax.dot_general)
     )
+    of_numbers = functools.partial(matrix_product, stored=True, numbers_summed=True)
     with jax.numpy_dtype_promotion("standard"):
         whole = frozenset().union(*(region.slots for region in holding.regions.values()))
         summed = summed_pulls(program, whole)
@@ -118,6 +119,10 @@ def run_program(program: Program, inputs: Sequence[Any], holding: Holding = _NOT
                 results = [pairs[sine.argument][sine.place]]
             elif instruction.outputs and (rows := holding.rows.get(instruction.outputs[0])):
                 results = [_scaled_rows(rows, instruction, slots, of_partials)]
+            elif BARRIERS_STAND and not holding.repeated.isdisjoint(instruction.outputs):
+                results = [_repeated(instruction, values)]
+            elif not holding.numbers.isdisjoint(instruction.outputs):
+                results = _execute(instruction, values, dot, of_numbers)
             elif SINES_INSIDE and k in products and len(values) == 2:
                 results = [_product(instruction, products[k], slots)]
             else:
@@ -197,6 +202,27 @@ def _scaled_rows(
     product.defjvp(functools.partial(jax.jvp, own))
     operands = [slots[slot] for slot in instruction.inputs]
     result: Array = product(operands, [slots[slot] for slot in rows.slots])
+    return result
+
+
+def _repeated(instruction: Any, operands: Sequence[Array]) -> Array:
+    """A product of repeated operands; what its derivatives repeat is theirs alone.
+
+    The derivative with respect to one operand is a sum of products with the other, and XLA's
+    library takes a repeated array into a sum only where nothing else reads it.
+    """
+
+    def product(*operands: Array) -> Array:
+        return operate(instruction.operation, operands, instruction.dtype)
+
+    whole = jax.custom_jvp(product)
+
+    def differentiated(primals: Any, tangents: Any) -> tuple[Array, Array]:
+        apart = tuple(linear_barrier(operand) for operand in primals)
+        return whole(*primals), jax.jvp(product, apart, tangents)[1]
+
+    whole.defjvp(differentiated)
+    result: Array = whole(*operands)
     return result
 
 

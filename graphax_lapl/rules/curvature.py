@@ -323,7 +323,11 @@ def _elementwise(reference: Local, listing: Listing) -> list[tuple[int, Piece]]:
             _derivative(reference.fun, place),
         )
         name = f"d({reference.name})"
-        local = Local(name, fun, reference.arguments, reference.shape, "elementwise")
+        local = (
+            argument
+            if fun is None
+            else Local(name, fun, reference.arguments, reference.shape, "elementwise")
+        )
         pieces = _diagonal(reference.shape, shape_of(argument, listing), (local,))
         result += [(place, Piece(p.term.scaled(number), p.references)) for p in pieces]
     return result

@@ -129,6 +129,18 @@ def _squared_reciprocal(x: Array) -> Array:
     return lax.square(1 / x)  # of the quotient, which is there already
 
 
+def _tanh_slope(out: Array) -> Array:
+    return 1 - out * out
+
+
+def _logistic_slope(out: Array) -> Array:
+    return out * (1 - out)
+
+
+def _one_minus_twice(out: Array) -> Array:
+    return 1 - 2 * out
+
+
 #: Partials that are primitives: where the function evaluates one on the same operand, so be it.
 PRIMITIVE_PARTIALS: dict[Callable[..., Array], str] = {
     _sin: "sin",
@@ -136,13 +148,16 @@ PRIMITIVE_PARTIALS: dict[Callable[..., Array], str] = {
     _sinh: "sinh",
     _cosh: "cosh",
 }
-#: Derivatives of these partials: a number and the partial that it multiplies.
-PARTIALS_OF_PARTIALS: dict[Callable[..., Array], tuple[int, Callable[..., Array]]] = {
+#: Derivatives of these partials: a number and the partial that it multiplies, None for the argument
+#: itself. What stands here is written in fewer operations than JAX's derivative of the partial.
+PARTIALS_OF_PARTIALS: dict[Callable[..., Array], tuple[int, Callable[..., Array] | None]] = {
     _sin: (1, _cos),
     _cos: (-1, _sin),
     _sinh: (1, _cosh),
     _cosh: (1, _sinh),
     reciprocal: (-1, _squared_reciprocal),
+    _tanh_slope: (-2, None),
+    _logistic_slope: (1, _one_minus_twice),
 }
 
 _TWO_OVER_ROOT_PI = 1.1283791670955126
@@ -161,7 +176,7 @@ defelementwise("exp", "out")
 defelementwise("sin", _cos)
 defelementwise("cos", (-1, _sin))
 defelementwise("tan", lambda out: 1 + out * out)
-defelementwise("tanh", lambda out: 1 - out * out)
+defelementwise("tanh", _tanh_slope)
 defelementwise("sinh", _cosh)
 defelementwise("cosh", _sinh)
 defelementwise("asin", lambda x: lax.rsqrt(1 - x * x))
@@ -176,7 +191,7 @@ defelementwise("expm1", lambda out: out + 1)
 defelementwise("exp2", lambda out: out * _LN2)
 defelementwise("sqrt", lambda out: 0.5 / out)
 defelementwise("rsqrt", lambda x, out: -0.5 * (out / x))
-defelementwise("logistic", lambda out: out * (1 - out))
+defelementwise("logistic", _logistic_slope)
 defelementwise("erf", lambda x: _TWO_OVER_ROOT_PI * lax.exp(-(x * x)))
 defelementwise("erfc", lambda x: -_TWO_OVER_ROOT_PI * lax.exp(-(x * x)))
 defelementwise(
