@@ -72,14 +72,19 @@ def _sums_of(program: Program, products: bool) -> dict[int, frozenset[int]]:
 
 
 def _ends_of_sums(program: Program, results: Container[int]) -> frozenset[int]:
-    """Places of the elementwise instructions behind sums that have no other reader."""
+    """Places of the elementwise instructions behind sums of their shape without another reader."""
     readers = Counter(slot for i in program.instructions for slot in set(i.inputs))
     made: set[int] = set()
     found = []
     for place, instruction in enumerate(program.instructions):
         if _is_sum(instruction, program, True) and not _is_matrix_product(instruction):
             made.update(instruction.outputs)
-        elif made.intersection(instruction.inputs) and _primitives(instruction, program):
+        elif (
+            (behind := made.intersection(instruction.inputs))
+            and _primitives(instruction, program)
+            and program.slots[instruction.outputs[0]].shape
+            in {program.slots[slot].shape for slot in behind}
+        ):
             found.append(place)
             made.update(instruction.outputs)
         made = {slot for slot in made if readers[slot] == 1 and slot not in results}
