@@ -52,6 +52,28 @@ def test_what_a_matrix_product_reads_is_not_within_a_sum():
     assert not any(region.sines for region in regions(program).values())
 
 
+def network(x):
+    weights = jnp.cos(jnp.arange(32.0).reshape(4, 8))
+    layer = jnp.sin(3.0 * (x @ weights))
+    return jnp.cos(jnp.arange(8.0)) @ jnp.sin(layer @ (weights.T @ weights))
+
+
+def test_what_is_made_of_a_sum_belongs_to_it():
+    program = make_plan(network, X[:4], order="forward", kind="laplacian").pruned(False)
+    sines = slots_of(program, "sin")
+    assert len(sines) == 2
+    assert within_sums(program, products=True) >= sines
+
+
+def test_what_is_made_of_a_sum_that_others_read_does_not():
+    def twice(x):
+        total = jnp.sum(x)
+        return total * jnp.sin(x), total
+
+    program = make_plan(twice, X, order="forward").pruned(False)
+    assert within_sums(program, products=True).isdisjoint(slots_of(program, "sin"))
+
+
 def test_a_result_is_not_within_a_sum():
     program = make_plan(lambda x: (jnp.sin(x), jnp.sum(jnp.sin(x))), X, kind="laplacian").program
     assert within_sums(program).isdisjoint(program.values)

@@ -12,8 +12,8 @@ import dataclasses
 import math
 
 from ..emit.small_programs import is_small_program
-from ..graph.listing import Equation
 from ..graph.tracing import Traced
+from ..rules.elementwise import has_finite_slopes
 from .compressed import compressed_plan, suits
 from .compression import Compressed
 from .plan import Plan
@@ -32,13 +32,12 @@ EQUATION = 400
 MARGIN = 1.25
 #: Below so many samples two forms are not worth it, and from so many on what is computed decides.
 FEWEST, MOST = 8, 64
-#: Primitives whose slopes are finite numbers wherever their arguments are. Seeds of zeros times
-#: other slopes would be NaN where elimination leaves an entry out.
-FINITE_SLOPES = frozenset(
+#: What lays entries out, adds them, or multiplies them with matrices. Seeds of zeros times slopes
+#: that are no finite numbers would be NaN where elimination leaves an entry out.
+LINEAR = frozenset(
     """
-    add add_any sub neg mul dot_general reduce_sum sin cos tanh logistic square select_n
-    reshape broadcast_in_dim squeeze expand_dims transpose slice split rev copy concatenate stack
-    pad convert_element_type
+    dot_general reduce_sum select_n reshape broadcast_in_dim squeeze expand_dims transpose slice
+    split rev copy concatenate stack pad
     """.split()  # noqa: SIM905
 )
 
@@ -50,7 +49,8 @@ def with_few_samples(plan: Plan, traced: Traced) -> Plan:
         return plan
     if is_small_program(plan.program):
         return plan  # a single input is evaluated number by number, in hardly any kernels
-    if not all(map(_has_finite_slopes, plan.graph.listing.equations)):
+    moving = [equation for equation in plan.graph.listing.equations if any(equation.active)]
+    if not all(e.name in LINEAR or has_finite_slopes(e) for e in moving):
         return plan
     blocks = [block for row in plan.whole.blocks for block in row]
     if sum(math.prod((*b.out_shape, *b.in_shape)) for b in blocks) > MAX_ENTRIES:
@@ -73,11 +73,3 @@ def attached(plan: Plan, traced: Traced) -> Plan:
     if wanted is None:
         return plan
     return dataclasses.replace(plan, few=compressed_plan(plan, traced, wanted).compressed)
-
-
-def _has_finite_slopes(equation: Equation) -> bool:
-    if not any(equation.active) or equation.name in FINITE_SLOPES:
-        return True
-    if equation.name == "integer_pow":
-        return bool(equation.params["y"] > 0)
-    return equation.name == "div" and not equation.active[1]

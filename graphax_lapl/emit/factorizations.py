@@ -61,7 +61,12 @@ def _low(matrices: Array) -> Array:
 
 
 def _triangular_solve(
-    equation: Any, out: int, values: Sequence[Array], tangents: Columns, changes: Columns
+    equation: Any,
+    out: int,
+    values: Sequence[Array],
+    tangents: Columns,
+    changes: Columns,
+    own: Columns,
 ) -> Array:
     """For `A X = B`: `-A^-1 (dA d'X + d'A dX)`, with `dX = A^-1 (dB - dA X)`."""
     params, (triangle, right) = equation.params, values
@@ -78,28 +83,23 @@ def _triangular_solve(
     def solved(rights: Array) -> Array:
         return jax.vmap(lambda right: equation.evaluate(triangle, right)[out])(rights)
 
-    return _of_bilinear(times, solved, solution, *zip(tangents, changes, strict=True))
+    operators, rights = zip(tangents, changes, strict=True)
+    return _of_bilinear(times, solved, solution, operators, rights, own)
 
 
 def _of_bilinear(
     times: Callable[[Array, Array], Array],
     solved: Callable[[Array], Array],
     solution: Array,
-    operators: tuple[Array | None, Array | None],
-    rights: tuple[Array | None, Array | None],
+    operators: Columns,
+    rights: Columns,
+    own: Columns,
 ) -> Array:
-    """The second derivative of X in `times(A, X) = B`, for both derivatives of A and of B."""
-    slopes = []
-    for operator, right in zip(operators, rights, strict=True):
-        total = right
-        if operator is not None:
-            product = jax.vmap(times, (0, None))(operator, solution)
-            total = -product if total is None else total - product
-        assert total is not None
-        slopes.append(total)
+    """The second derivative of X in `times(A, X) = B`, for both derivatives of A, B and X."""
     same = operators[0] is operators[1] and rights[0] is rights[1]
-    first = solved(slopes[0])
-    second = first if same else solved(slopes[1])
+    first, second = own
+    if first is None or second is None:
+        first, second = _solutions(times, solved, solution, operators, rights, same)
     pairs = ((operators[0], second), (operators[1], first))
     parts: list[Array] = [
         jnp.sum(jax.vmap(times)(operator, slope), 0)
@@ -108,6 +108,27 @@ def _of_bilinear(
     ]
     total = functools.reduce(lax.add, parts)
     return -solved((2 * total if same else total)[None])[0]
+
+
+def _solutions(
+    times: Callable[[Array, Array], Array],
+    solved: Callable[[Array], Array],
+    solution: Array,
+    operators: Columns,
+    rights: Columns,
+    same: bool,
+) -> tuple[Array, Array]:
+    """Both derivatives of X in `times(A, X) = B`."""
+    slopes = []
+    for operator, right in zip(operators, rights, strict=True):
+        total = right
+        if operator is not None:
+            product = jax.vmap(times, (0, None))(operator, solution)
+            total = -product if total is None else total - product
+        assert total is not None
+        slopes.append(total)
+    first = solved(slopes[0])
+    return first, first if same else solved(slopes[1])
 
 
 def _eigenvalues(
@@ -138,7 +159,12 @@ def _eigenvalues(
 
 
 def _linear_solve(
-    equation: Any, out: int, values: Sequence[Array], tangents: Columns, changes: Columns
+    equation: Any,
+    out: int,
+    values: Sequence[Array],
+    tangents: Columns,
+    changes: Columns,
+    own: Columns,
 ) -> Array:
     """For `A x = b`, linear in b as in the solve's own tangent: `-A^-1 (d'A A^-1 db)`."""
     jaxprs, lengths = equation.params["jaxprs"], equation.params["const_lengths"]
@@ -169,7 +195,8 @@ def _linear_solve(
     if not chosen:
         return jnp.zeros_like(values[operands + out])
     columns = [column for column in changes[:matrices] if column is not None]
-    parts = jax.vmap(moved)(jax.vmap(solved)(*rights), columns)
+    solutions = jax.vmap(solved)(*rights) if own[0] is None else [own[0]]
+    parts = jax.vmap(moved)(solutions, columns)
     return -solved(*(jnp.sum(part, 0) for part in parts))[out]
 
 
@@ -178,7 +205,12 @@ def _count(columns: Columns) -> int:
 
 
 def summed_second_derivative(
-    equation: Any, out: int, values: Sequence[Array], tangents: Columns, changes: Columns
+    equation: Any,
+    out: int,
+    values: Sequence[Array],
+    tangents: Columns,
+    changes: Columns,
+    own: Columns,
 ) -> Array | None:
     """The second derivative of an output, summed over columns; None without a closed form.
 
@@ -188,6 +220,8 @@ def summed_second_derivative(
         values: of all its operands; zeros for those that it is linear in.
         tangents: for every operand its columns, (columns, *operand), None where it does not move.
         changes: columns of the other Jacobian, or the same arrays.
+        own: of what solves a linear equation, columns of the solution along both, where they are
+            there.
     """
     if any(jnp.iscomplexobj(value) for value in values):
         return None
@@ -196,13 +230,15 @@ def summed_second_derivative(
         operands = sum(equation.params["const_lengths"])
         if any(c is not None for c in (*tangents[:operands], *changes[operands:])):
             return None
-        return _linear_solve(equation, out, values, tangents, changes)
-    if name == "triangular_solve" and tangents[0] is None and changes[0] is None:
-        return None
+        return _linear_solve(equation, out, values, tangents, changes, own)
+    if name == "triangular_solve":
+        if tangents[0] is None and changes[0] is None:
+            return None
+        return _triangular_solve(equation, out, values, tangents, changes, own)
     if name == "eigh" and (out != 1 or equation.params.get("subset_by_index") is not None):
         return None
     form = _FORMS.get(name)
     return None if form is None else form(equation, out, values, tangents, changes)
 
 
-_FORMS = {"cholesky": _cholesky, "triangular_solve": _triangular_solve, "eigh": _eigenvalues}
+_FORMS = {"cholesky": _cholesky, "eigh": _eigenvalues}

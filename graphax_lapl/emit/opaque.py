@@ -438,6 +438,7 @@ def second_derivative(instruction: CurvatureInstruction, operands: Sequence[Arra
     ]
     tangents = [next(moving) if there else None for there in instruction.tangents]
     changes = [next(moving) if there else None for there in instruction.moving]
+    solution = [next(moving) if there else None for there in instruction.solution]
     columns = next(array for array in tangents if array is not None)
     count = math.prod(columns.shape[: instruction.rank])
 
@@ -454,7 +455,12 @@ def second_derivative(instruction: CurvatureInstruction, operands: Sequence[Arra
         same if other is array else new
         for same, array, other, new in zip(given, tangents, changes, flat(changes), strict=True)
     ]
-    closed = summed_second_derivative(equation, out, values, given, others)
+    first, second = (
+        None if array is None else array.reshape(count, *array.shape[instruction.rank :])
+        for array in solution
+    )
+    own = (first, first if solution[0] is solution[1] else second)
+    closed = summed_second_derivative(equation, out, values, given, others, own)
     if closed is not None:
         return closed
     if needs_all_tangents(instruction.equation):

@@ -113,7 +113,7 @@ class CurvatureInstruction:
     """Sum an equation's second derivative over columns, by `jvp` of `jvp`.
 
     Inputs are the values that are present, then a Jacobian of shape (*columns, *input) for each
-    input that has a tangent, then one for each input whose value moves.
+    input that has a tangent, then one for each input whose value moves, then both of the output.
 
     Attributes:
         equation: the equation.
@@ -121,6 +121,7 @@ class CurvatureInstruction:
         present: which inputs have a value (the equation is linear in the others).
         tangents: which inputs have a tangent.
         moving: which inputs' values move.
+        solution: whether the output's own Jacobian is there, along tangents and along moving.
         types: what the inputs are.
         rank: number of column dimensions.
     """
@@ -130,6 +131,7 @@ class CurvatureInstruction:
     present: tuple[bool, ...]
     tangents: tuple[bool, ...]
     moving: tuple[bool, ...]
+    solution: tuple[bool, ...]
     types: tuple[Variable, ...]
     rank: int
     inputs: tuple[int, ...]

@@ -138,9 +138,8 @@ class _Laplacian(Carrier):
     @cached_property
     def groups(self) -> list[set[int]]:
         """Vertices whose Jacobians are contracted with one another."""
-        opaque = self.second.opaque
         groups: list[set[int]] = [{one, other} for _, one, other, _ in self.curvatures]
-        groups += [{v for v in (*i.tangents, *i.moving) if v is not None} for i in opaque]
+        groups += [item.arguments for item in self.second.opaque]
         return [*groups, *({end} for end in self.ends)] if self.first.square else groups
 
     @cached_property
@@ -403,6 +402,7 @@ class _Laplacian(Carrier):
             moving = [self.dense(weighted, v, space) for v in item.moving]
             if all(slot is None for slot in moving):
                 continue
+            solution = [self.dense(found, item.solution, space) for found in (spans, weighted)]
             slot = self.slot(type_.shape, type_.dtype)
             self.program.instructions.append(
                 CurvatureInstruction(
@@ -411,9 +411,10 @@ class _Laplacian(Carrier):
                     present,
                     tuple(slot is not None for slot in tangents),
                     tuple(slot is not None for slot in moving),
+                    tuple(slot is not None for slot in solution),
                     tuple(self.listing.type_of(atom) for atom in equation.inputs),
                     rank,
-                    (*values, *(s for s in (*tangents, *moving) if s is not None)),
+                    (*values, *(s for s in (*tangents, *moving, *solution) if s is not None)),
                     (slot,),
                 )
             )

@@ -152,7 +152,7 @@ class SecondOrderBuilder(Builder):
         derivatives with respect to it become ones with respect to u, and its arrows are composed
         before any column is there.
         """
-        kept = {v for item in self.second.opaque for v in (*item.tangents, *item.moving)}
+        kept: set[int | None] = {v for item in self.second.opaque for v in item.arguments}
         kept.update(self.second.outputs)
         arrows, steps = self.fused(local, kept)
         moved: Curvatures = {}

@@ -4,9 +4,14 @@ A sum and the expression that is summed are one kernel of a library, which has i
 functions. Since JAX 0.12 these include sines and cosines: nothing is held inside of sums there, and
 no sine that only sums and products of matrices read is evaluated elsewhere. A product of two
 vectors is not given to it; of an expression of sines it is written as a sum (`emit/regions.py`).
+What is made of a sum, entry by entry, is evaluated in its kernel too, with all that enters there: a
+Laplacian ends so, where squares of columns are summed and scaled by slopes.
 """
 
 from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container
 
 import jax
 
@@ -46,11 +51,12 @@ def _sums_of(program: Program, products: bool) -> dict[int, frozenset[int]]:
     """For every slot that only sums read the places of these among the instructions."""
     totals = {region.place for region in regions(program).values() if region.sines}
     results = {*program.values, *(s for row in program.blocks for b in row for s in b.slots)}
+    ends = _ends_of_sums(program, results) if products else frozenset()
     sums: dict[int, set[int]] = {}
     other = set(results)
     for place in range(len(program.instructions) - 1, -1, -1):
         instruction = program.instructions[place]
-        if place in totals or _is_sum(instruction, program, products):
+        if place in totals or place in ends or _is_sum(instruction, program, products):
             read: set[int] | None = {place}
         elif other.isdisjoint(instruction.outputs) and _primitives(instruction, program):
             read = set().union(*(sums.get(slot, ()) for slot in instruction.outputs))
@@ -63,6 +69,26 @@ def _sums_of(program: Program, products: bool) -> dict[int, frozenset[int]]:
                 sums.setdefault(slot, set()).update(read)
     made = {slot for instruction in program.instructions for slot in instruction.outputs}
     return {slot: frozenset(sums[slot]) for slot in sums if slot in made - other}
+
+
+def _ends_of_sums(program: Program, results: Container[int]) -> frozenset[int]:
+    """Places of the elementwise instructions behind sums of their shape without another reader."""
+    readers = Counter(slot for i in program.instructions for slot in set(i.inputs))
+    made: set[int] = set()
+    found = []
+    for place, instruction in enumerate(program.instructions):
+        if _is_sum(instruction, program, True) and not _is_matrix_product(instruction):
+            made.update(instruction.outputs)
+        elif (
+            (behind := made.intersection(instruction.inputs))
+            and _primitives(instruction, program)
+            and program.slots[instruction.outputs[0]].shape
+            in {program.slots[slot].shape for slot in behind}
+        ):
+            found.append(place)
+            made.update(instruction.outputs)
+        made = {slot for slot in made if readers[slot] == 1 and slot not in results}
+    return frozenset(found)
 
 
 def _is_sum(instruction: Instruction, program: Program, products: bool) -> bool:
@@ -81,6 +107,14 @@ def _is_sum(instruction: Instruction, program: Program, products: bool) -> bool:
         or (operation.output and set(operation.output) == reads[0] & reads[1])
     )
     return bool(together) and len(operation.sizes) > len(operation.output)
+
+
+def _is_matrix_product(instruction: Instruction) -> bool:
+    """Whether operands have entries of their own: not of sums of one array, or of squares."""
+    if isinstance(instruction, PrimalInstruction):
+        return instruction.equation.name == "dot_general"
+    reads = getattr(instruction, "operation", None)
+    return isinstance(reads, Einsum) and len({frozenset(r.labels()) for r in reads.reads}) > 1
 
 
 def _primitives(instruction: Instruction, program: Program) -> list[str] | None:

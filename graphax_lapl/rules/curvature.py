@@ -62,11 +62,19 @@ class OpaqueCurvature:
         equation: the equation.
         tangents: for each input the variable whose columns are pushed through it, or None.
         moving: for each input the variable whose columns its value moves along, or None.
+        solution: of an equation that solves a linear one, the variable that it solves for: its
+            columns stand in its second derivative, and elimination has them. None elsewhere.
     """
 
     equation: Equation
     tangents: tuple[int | None, ...]
     moving: tuple[int | None, ...]
+    solution: int | None = None
+
+    @property
+    def arguments(self) -> set[int]:
+        """The variables whose columns the second derivative is made of."""
+        return {v for v in (*self.tangents, *self.moving, self.solution) if v is not None}
 
 
 @dataclass
@@ -106,7 +114,10 @@ def _opaque(site: Site) -> OpaqueCurvature:
     for atom, active in zip(equation.inputs, equation.active, strict=True):
         tangents.append(listing.vertex(atom) if active and isinstance(atom, int) else None)
         moving.append(listing.moving_vertex(atom))
-    return OpaqueCurvature(equation, tuple(tangents), tuple(moving))
+    solution = None
+    if equation.name in SOLVES and len(equation.outputs) == 1 and not site.outputs[0].is_complex:
+        solution = listing.vertex(equation.outputs[0])
+    return OpaqueCurvature(equation, tuple(tangents), tuple(moving), solution)
 
 
 def _closed_forms(site: Site) -> dict[int, list[Curvature]]:
@@ -155,6 +166,9 @@ def _is_fixed(reference: Reference | None, listing: Listing) -> bool:
         )
     return True
 
+
+#: Solutions of linear equations, as functions of both sides.
+SOLVES = frozenset({"custom_linear_solve", "triangular_solve"})
 
 #: Opaque primitives that are linear in their differentiated inputs taken together (a convolution
 #: is opaque with respect to its input only).

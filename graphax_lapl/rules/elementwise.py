@@ -18,7 +18,7 @@ import numpy as np
 from jax import Array, lax
 
 from ..edges.maps import from_values
-from ..graph.listing import Atom, Listing
+from ..graph.listing import Atom, Equation, Listing
 from .registry import RULES, defrule
 from .site import Local, Piece, Reference, Site, axes_of, shape_of
 from .zeros import known_support
@@ -29,22 +29,15 @@ _OPERANDS = ("x", "y", "z")
 
 #: A static mask that chooses more than a quarter of a matrix product is a factor, not positions.
 MANY_CHOSEN = 4
-#: What may stand between a product and a mask.
-SCALING = frozenset(
-    [
-        "mul",
-        "div",
-        "neg",
-        "add",
-        "sub",
-        "reshape",
-        "transpose",
-        "squeeze",
-        "expand_dims",
-        "broadcast_in_dim",
-        "convert_element_type",
-        "copy",
-    ]
+#: Elementwise functions whose slopes are finite numbers wherever their arguments are.
+FINITE_SLOPES = frozenset(
+    """
+    add add_any sub neg mul square sin cos tanh logistic erf erfc atan convert_element_type
+    """.split()  # noqa: SIM905
+)
+#: What lays entries out in another way.
+LAYING_OUT = frozenset(
+    ["reshape", "transpose", "squeeze", "expand_dims", "broadcast_in_dim", "copy"]
 )
 
 
@@ -383,26 +376,35 @@ def _select_n(site: Site, i: int, k: int) -> list[Piece]:
     return site.diagonal(i, _local(site, f"case {i - 1}", selected, [site.value(0)], "constant"))
 
 
+def has_finite_slopes(equation: Equation) -> bool:
+    """Whether an elementwise equation's slopes are finite numbers where its arguments are."""
+    if equation.name == "integer_pow":
+        return bool(equation.params["y"] > 0)
+    if equation.name == "div":
+        return not equation.active[1]
+    return equation.name in FINITE_SLOPES
+
+
 def _is_product(listing: Listing, atom: Atom) -> bool:
-    """Whether what moves an array comes from products of matrices alone, scaled and laid out.
+    """Whether an array is made of products of matrices, entry by entry and by finite slopes.
 
     Of these no entry has an infinite slope where its neighbours do not, so zeros may meet it.
     """
     makers = {output: equation for equation in listing.equations for output in equation.outputs}
-    todo = [atom]
+    todo, seen = [atom], set[int]()
     while todo:
         current = todo.pop()
-        maker = makers.get(listing.vertex(current)) if isinstance(current, int) else None
+        if not isinstance(current, int) or (vertex := listing.vertex(current)) in seen:
+            continue  # a constant does not move
+        maker = makers.get(vertex)
         if maker is None:
             return False
+        seen.add(vertex)
         if maker.name == "dot_general":
             continue
-        moving = [a for a, active in zip(maker.inputs, maker.active, strict=True) if active]
-        if maker.name not in SCALING or (maker.name in ("mul", "div") and len(moving) > 1):
+        if maker.name not in LAYING_OUT and not has_finite_slopes(maker):
             return False
-        if maker.name == "div" and not maker.active[0]:
-            return False
-        todo += moving
+        todo += [a for a, active in zip(maker.inputs, maker.active, strict=True) if active]
     return True
 
 

@@ -98,7 +98,7 @@ def _arguments(local: dict[int, list[Curvature]], opaque: list[OpaqueCurvature])
         for share in shares:
             yield from (share.first, share.second)
     for item in opaque:
-        yield from (v for v in (*item.tangents, *item.moving) if v is not None)
+        yield from item.arguments
 
 
 def references_of(graph: SecondOrderGraph) -> Iterable[Any]:

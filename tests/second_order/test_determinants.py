@@ -187,3 +187,18 @@ def test_larger_determinants_in_a_training_step() -> None:
     assert_same(slope, jax.jit(jax.grad(trace))(x))
     singular = x.at[3].set(x[0])
     assert_same(jacve(jnp.linalg.det)(singular), jax.grad(by_minors)(singular))
+
+
+@pytest.mark.usefixtures("standard_promotion")
+@pytest.mark.parametrize("n", [3, 5])
+def test_complex_determinants_are_their_cofactors_too(n: int) -> None:
+    rng = np.random.default_rng(n)
+    waves, x = rng.normal(size=(3, n)), rng.normal(size=(n, 3))
+
+    def log_abs(x: Any) -> Any:
+        orbitals = jnp.exp(1j * (x @ waves)) + 0.3 * (x @ waves)
+        return jnp.log(jnp.abs(jnp.linalg.det(orbitals)))
+
+    check_second_order(log_abs, x)
+    graph = computational_graph(log_abs, x, kind="laplacian")
+    assert not {"lu", "custom_linear_solve"} & {vertex.primitive for vertex in graph.vertices}

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from jax import lax
 
-from graphax_lapl import laplacian_ve
+from graphax_lapl import laplacian_ve, make_plan
+from graphax_lapl.program.instructions import CurvatureInstruction
 from tests.checks import assert_same
 
 N = 5
@@ -71,6 +72,13 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "cho_solve": lambda x: jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(positive(x)), True), x),
     "inverse, ill-conditioned": lambda x: jnp.linalg.inv(positive(x, 1e-4)),
 }
+
+
+@pytest.mark.parametrize("name", ["inverse", "solve"])
+def test_second_derivatives_of_solves_read_the_columns_of_the_solution(name: str) -> None:
+    program = make_plan(FUNCTIONS[name], X, kind="laplacian").program
+    made = [i for i in program.instructions if isinstance(i, CurvatureInstruction)]
+    assert [instruction.solution for instruction in made] == [(True, True)]
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -157,6 +157,18 @@ def test_masked_scores_are_as_wide_as_their_product():
     assert not any(6 in program.slots[s].shape for i in program.instructions for s in i.outputs)
 
 
+def triangle(x):
+    features = jnp.tanh(x @ W[:2, :3])
+    factor = jnp.tril(features * 0.3 + features**2) + 2.0 * jnp.eye(3)
+    return jnp.sum(jnp.tanh(jax.scipy.linalg.solve_triangular(factor, features, lower=True)))
+
+
+def test_masked_functions_of_a_product_are_as_wide_as_it():
+    check_second_order(triangle, PAIRS)
+    program = make_plan(triangle, PAIRS, order="forward", kind="laplacian").program
+    assert not any(6 in program.slots[s].shape for i in program.instructions for s in i.outputs)
+
+
 PARTICLES = RNG.normal(size=(6, 3))
 TO_FEATURES = RNG.normal(size=(3, 4))
 
