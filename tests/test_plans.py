@@ -37,9 +37,9 @@ def builds(monkeypatch):
     seen = []
     build = Plan.build
 
-    def counted(graph, *rest):
-        seen.append(graph.function)
-        return build(graph, *rest)
+    def counted(begun, *rest):
+        seen.append(begun.graph.function)
+        return build(begun, *rest)
 
     monkeypatch.setattr(Plan, "build", staticmethod(counted))
     return seen

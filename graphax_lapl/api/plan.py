@@ -23,7 +23,7 @@ from ..emit.stored import stored_arrays
 from ..errors import InvalidArgumentError
 from ..graph.computational_graph import ComputationalGraph
 from ..graph.tracing import is_traced
-from ..program.builder import Begun, build_program
+from ..program.builder import Begun
 from ..program.common_weights import weights_first
 from ..program.counts import (
     BYTES_PER_OPERATION,
@@ -78,23 +78,11 @@ class Plan:
 
     @classmethod
     def build(
-        cls,
-        graph: ComputationalGraph,
-        order: EliminationOrder,
-        max_work: float | None = None,
-        begun: Begun | None = None,
+        cls, begun: Begun, order: EliminationOrder, max_work: float | None = None
     ) -> Plan | None:
-        """Build the program of an order; None where its accumulation exceeds `max_work` flops.
-
-        `begun` is what the programs of several orders have in common.
-        """
-        steps = order.steps or order.vertices
-        program = (
-            build_program(graph, steps, max_work)
-            if begun is None
-            else begun.program(steps, max_work)
-        )
-        return None if program is None else cls(graph, order, program)
+        """Build the program of an order; None where its accumulation exceeds `max_work` flops."""
+        program = begun.program(order.steps or order.vertices, max_work)
+        return None if program is None else cls(begun.graph, order, program)
 
     @property
     def fingerprint(self) -> str:

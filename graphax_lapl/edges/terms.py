@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from copy import copy
 from dataclasses import replace
 from typing import Final
 
@@ -172,6 +173,26 @@ class Term:
                 tuple([limit.renamed(new) for limit in self.limits]),
             )
         return found
+
+    @lazy
+    def _family(self) -> dict[tuple[type, Number], Term]:
+        """Terms that differ in their coefficients alone, this one included."""
+        return {(type(self.coefficient), self.coefficient): self}
+
+    def times(self, coefficient: Number) -> Term:
+        """The same term with another coefficient; asked twice, the same object."""
+        key = (type(coefficient), coefficient)
+        found = self._family.get(key)
+        if found is None:
+            found = copy(self)
+            vars(found).update(coefficient=coefficient, _hash=None, _moved={})
+            found = self._family.setdefault(key, found)
+        return found
+
+    @property
+    def unit(self) -> Term:
+        """The same term with coefficient one."""
+        return self if self.coefficient == 1 else self.times(1)
 
     def scaled(self, number: Number) -> Term:
         """The term times a number known while planning."""
