@@ -320,7 +320,7 @@ Operation = Einsum | Combine | Overlay | Assemble | ApplyOpaque | MaterializeOpa
 
 def canonical(operation: Operation, inputs: tuple[int, ...]) -> tuple[Operation, tuple[int, ...]]:
     """The operation with factors and summands in the order of their slots: `b * a` is `a * b`."""
-    if len(inputs) < 2:
+    if len(inputs) < 2 or (len(inputs) == 2 and inputs[0] <= inputs[1]):
         return operation, inputs
     slots = sorted(inputs)
     if slots == list(inputs) or not isinstance(operation, Einsum | Combine):

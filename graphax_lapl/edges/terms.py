@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from copy import copy
 from dataclasses import replace
 from typing import Final
 
@@ -181,11 +180,14 @@ class Term:
 
     def times(self, coefficient: Number) -> Term:
         """The same term with another coefficient; asked twice, the same object."""
+        if coefficient is self.coefficient:
+            return self
         key = (type(coefficient), coefficient)
         found = self._family.get(key)
         if found is None:
-            found = copy(self)
-            vars(found).update(coefficient=coefficient, _hash=None, _moved={})
+            # What is known of the term is kept, `copy` would take longer than all else here.
+            found = object.__new__(Term)
+            vars(found).update(vars(self), coefficient=coefficient, _hash=None, _moved={})
             found = self._family.setdefault(key, found)
         return found
 

@@ -52,7 +52,6 @@ def for_batches(fun: Callable[..., Any]) -> Callable[..., Any]:
     Returns:
         A function of seeds, stacked along their first axis, and the other arrays.
     """
-
     once = _TracedOnce(fun)
 
     def arrays(seeds: Any, *others: Any) -> Any:
