@@ -20,6 +20,7 @@ __all__ = [
     "InvalidTypeError",
     "NonlinearRuleError",
     "NotDifferentiableError",
+    "NotPicklableError",
     "PlanMismatchError",
     "no_rule_refused",
 ]
@@ -46,6 +47,10 @@ class InvalidOrderError(GraphaxLaplError, ValueError):
 
 class PlanMismatchError(InvalidOrderError):
     """An order or plan was made for another graph than the one it is used on."""
+
+
+class NotPicklableError(GraphaxLaplError, TypeError):
+    """A plan is pickled, which holds equations traced by JAX; its order can be."""
 
 
 class FallbackError(GraphaxLaplError, NotImplementedError):

@@ -91,5 +91,6 @@ def test_on_several_devices_a_batch_is_evaluated_at_once(monkeypatch):
 @pytest.mark.parametrize("chunk", [1, 4, 7, 10])
 def test_all_samples_of_all_chunks(chunk):
     x, y = jnp.arange(10.0), jnp.float64(2.0)
-    run = in_chunks(lambda inputs: {"sum": inputs[0] + inputs[1]}, (True, False), 10, chunk)
+    found = {"sum": jax.ShapeDtypeStruct((), x.dtype)}
+    run = in_chunks(lambda inputs: {"sum": inputs[0] + inputs[1]}, (True, False), 10, chunk, found)
     np.testing.assert_array_equal(run([x, y])["sum"], x + 2.0)

@@ -1,6 +1,9 @@
 """Plans are made once, printed, saved, refused on another graph; graphs print and convert."""
 
+import copy
+import dataclasses
 import json
+import pickle
 from pathlib import Path
 
 import jax
@@ -12,6 +15,7 @@ import pytest
 from graphax_lapl import (
     EliminationOrder,
     InvalidArgumentError,
+    InvalidOrderError,
     Plan,
     PlanMismatchError,
     compare_orders,
@@ -37,9 +41,9 @@ def builds(monkeypatch):
     seen = []
     build = Plan.build
 
-    def counted(graph, *rest):
-        seen.append(graph.function)
-        return build(graph, *rest)
+    def counted(begun, *rest):
+        seen.append(begun.graph.function)
+        return build(begun, *rest)
 
     monkeypatch.setattr(Plan, "build", staticmethod(counted))
     return seen
@@ -76,6 +80,32 @@ def test_saved_plan_is_followed_and_refused_elsewhere(tmp_path: Path):
     for other in (X[:3], X.astype(np.float32)):
         with pytest.raises(PlanMismatchError, match="another graph"):
             jacve(fun, order=loaded)(other)
+
+
+def test_saved_eliminations_of_edges_are_followed(tmp_path: Path):
+    path = tmp_path / "plan"
+    make_plan(fun, X, order="edges").save(path)
+    loaded = Plan.load(path)
+    assert loaded.order.steps is not None
+    jax.tree.map(np.testing.assert_allclose, jacve(fun, order=loaded)(X), jax.jacfwd(fun)(X))
+    assert make_plan(fun, X, order=loaded).counts.muls == loaded.muls
+
+
+def test_order_that_leaves_vertices_is_refused():
+    order = make_plan(fun, X, order="reverse").order
+    for vertices in ((), order.vertices[1:]):
+        with pytest.raises(InvalidOrderError, match="missing vertices"):
+            jacve(fun, order=dataclasses.replace(order, vertices=vertices))(X)
+
+
+def test_order_of_a_plan_is_what_is_pickled():
+    plan = make_plan(fun, X, order="reverse")
+    assert copy.deepcopy(plan) is plan
+    with pytest.raises(TypeError, match=r"plan of fun .* plan\.order"):
+        pickle.dumps(plan)
+    order = pickle.loads(pickle.dumps(plan.order))
+    assert order == plan.order
+    assert make_plan(fun, X, order=order).counts == plan.counts
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[1]", json.dumps({"format": "something else"})])

@@ -71,7 +71,9 @@ def compare(found, expected):
 
 def in_numbers(fun, *args):
     return tuple(
-        small_loops._in_numbers(lambda *inner, k=k: fun(*inner)[k], args)
+        small_loops._TracedOnce(lambda *inner, k=k: fun(*inner)[k]).evaluate(
+            small_loops._in_numbers, *args
+        )
         for k in range(len(jax.eval_shape(fun, *args)))
     )
 

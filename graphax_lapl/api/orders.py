@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -65,6 +66,51 @@ class EliminationOrder:
 
     def __len__(self) -> int:
         return len(self.vertices)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, ready for JSON."""
+        steps, compression, few = self.steps, self.compression, self.few
+        return {
+            "fingerprint": self.fingerprint,
+            "method": self.method,
+            "order": list(self.vertices),
+            "steps": None if steps is None else dataclasses.asdict(steps),
+            "compression": None if compression is None else compression.to_dict(),
+            "few": None if few is None else few.to_dict(),
+            "few_limit": self.few_limit,
+        }
+
+    @staticmethod
+    def from_dict(content: Mapping[str, Any]) -> EliminationOrder:
+        """Rebuild from `to_dict`; what is missing has its default, but for the order itself.
+
+        Raises:
+            KeyError: where something is missing that has no default.
+            TypeError: where something is of another type.
+            ValueError: likewise.
+        """
+        steps, compression, few = (content.get(name) for name in ("steps", "compression", "few"))
+        return EliminationOrder(
+            tuple(int(v) for v in content["order"]),
+            str(content["fingerprint"]),
+            str(content["method"]),
+            None if steps is None else _straight_line(steps),
+            None if compression is None else Compressed.from_dict(compression),
+            None if few is None else Compressed.from_dict(few),
+            int(content.get("few_limit", 1)),
+        )
+
+
+def _straight_line(content: Mapping[str, Any]) -> StraightLineProgram:
+    """Steps from plain data."""
+    from elimination_orders import Program as StraightLineProgram, ProgramStep
+
+    return StraightLineProgram(
+        tuple((u, v) for u, v in content["partials"]),
+        tuple(ProgramStep(**step) for step in content["steps"]),
+        tuple(((x, y), int(slot)) for (x, y), slot in content["results"]),
+        int(content["n_slots"]),
+    )
 
 
 class EdgeCosts:
@@ -174,6 +220,10 @@ def resolve_order(order: Any, graph: ComputationalGraph) -> EliminationOrder:
                 "function or the JAX version differ. Find the order again for this function and "
                 "these arguments."
             )
+        if order.steps is None:
+            _check_permutation(order.vertices, eliminable, graph.function)
+        else:
+            _check_partials(order.steps, graph)
         return order
     if isinstance(order, Sequence) or hasattr(order, "__array__"):
         vertices = _integers(order)
@@ -229,13 +279,18 @@ def _finer(order: FineResult | StraightLineProgram, graph: ComputationalGraph) -
     from elimination_orders import FineResult
 
     steps = order.program if isinstance(order, FineResult) else order
+    _check_partials(steps, graph)
+    return EliminationOrder((), graph.fingerprint, "edges or faces", steps)
+
+
+def _check_partials(steps: StraightLineProgram, graph: ComputationalGraph) -> None:
+    """Refuse products and sums of other partials than those of the graph."""
     if set(steps.partials) != set(graph.arrows):
         raise PlanMismatchError(
             f"order: this program is about {len(steps.partials)} partials that are not the "
             f"{len(graph.arrows)} edges of {graph.function}. Search it again on the graph of this "
             "function (graphax_lapl.elimination_graph)."
         )
-    return EliminationOrder((), graph.fingerprint, "edges or faces", steps)
 
 
 def meeting_orders(graph: ComputationalGraph) -> list[EliminationOrder]:
@@ -311,14 +366,12 @@ def _integers(order: Any) -> tuple[int, ...]:
 def _check_permutation(
     vertices: tuple[int, ...], eliminable: tuple[int, ...], function: str
 ) -> None:
-    wanted = set(eliminable)
+    wanted, given = set(eliminable), set(vertices)
     unknown = sorted({v for v in vertices if v not in wanted})
     repeated = (
-        sorted({v for v in vertices if vertices.count(v) > 1})
-        if len(set(vertices)) < len(vertices)
-        else []
+        sorted({v for v in vertices if vertices.count(v) > 1}) if len(given) < len(vertices) else []
     )
-    missing = [v for v in eliminable if v not in set(vertices)]
+    missing = [v for v in eliminable if v not in given]
     problems = [
         f"{what} {', '.join(map(str, found[:10]))}{', ...' if len(found) > 10 else ''}"
         for what, found in (

@@ -25,10 +25,10 @@ from ..emit.small_programs import (
     is_small_program,
 )
 from ..emit.stored import stored_arrays
-from ..errors import InvalidArgumentError
+from ..errors import InvalidArgumentError, NotPicklableError
 from ..graph.computational_graph import ComputationalGraph
 from ..graph.tracing import is_traced
-from ..program.builder import Begun, build_program
+from ..program.builder import Begun
 from ..program.common_weights import weights_first
 from ..program.counts import (
     BYTES_PER_OPERATION,
@@ -53,7 +53,6 @@ from ..program.repetition import numbers_of_layers, repeated_by_samples
 from ..program.scaled_rows import scaled_rows
 from ..program.signs import signs_inside
 from ..program.sines import sines
-from .compression import Compressed
 from .orders import EliminationOrder
 
 __all__ = ["Plan", "SavedPlan"]
@@ -85,23 +84,11 @@ class Plan:
 
     @classmethod
     def build(
-        cls,
-        graph: ComputationalGraph,
-        order: EliminationOrder,
-        max_work: float | None = None,
-        begun: Begun | None = None,
+        cls, begun: Begun, order: EliminationOrder, max_work: float | None = None
     ) -> Plan | None:
-        """Build the program of an order; None where its accumulation exceeds `max_work` flops.
-
-        `begun` is what the programs of several orders have in common.
-        """
-        steps = order.steps or order.vertices
-        program = (
-            build_program(graph, steps, max_work)
-            if begun is None
-            else begun.program(steps, max_work)
-        )
-        return None if program is None else cls(graph, order, program)
+        """Build the program of an order; None where its accumulation exceeds `max_work` flops."""
+        program = begun.program(order.steps or order.vertices, max_work)
+        return None if program is None else cls(begun.graph, order, program)
 
     @property
     def fingerprint(self) -> str:
@@ -294,17 +281,11 @@ class Plan:
 
     def save(self, path: str | Path) -> None:
         """Write the order and the graph's fingerprint to a JSON file."""
-        compression = self.order.compression
         content = {
             "format": FORMAT,
             "function": self.graph.function,
-            "fingerprint": self.fingerprint,
-            "method": self.order.method,
-            "order": list(self.order.vertices),
             "muls": self.counts.muls,
-            "compression": None if compression is None else compression.to_dict(),
-            "few": None if self.order.few is None else self.order.few.to_dict(),
-            "few_limit": self.order.few_limit,
+            **self.order.to_dict(),
         }
         Path(path).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
@@ -319,20 +300,33 @@ class Plan:
             content = json.loads(Path(path).read_text(encoding="utf-8"))
             if content["format"] != FORMAT:
                 raise KeyError("format")
-            compression, few = content.get("compression"), content.get("few")
-            order = EliminationOrder(
-                tuple(int(v) for v in content["order"]),
-                str(content["fingerprint"]),
-                str(content["method"]),
-                compression=None if compression is None else Compressed.from_dict(compression),
-                few=None if few is None else Compressed.from_dict(few),
-                few_limit=int(content.get("few_limit", 1)),
-            )
+            order = EliminationOrder.from_dict(content)
             return SavedPlan(order, str(content["function"]), int(content["muls"]))
         except (KeyError, TypeError, ValueError) as error:
             raise InvalidArgumentError(
                 f"path: {path} is not a plan saved by Plan.save ({error}). Save it again."
             ) from error
+
+    def __copy__(self) -> Plan:
+        """The plan itself: it does not change."""
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Plan:
+        """The plan itself: it does not change."""
+        return self
+
+    def __reduce__(self) -> str:
+        """Say what of a plan can be stored.
+
+        Raises:
+            NotPicklableError: always.
+        """
+        raise NotPicklableError(
+            f"The plan of {self.graph.function} holds equations that JAX has traced, and they "
+            "cannot be pickled. What was searched for can: its order. Pickle plan.order, or "
+            "write it with plan.save(path), and pass it as order= where the function is "
+            "differentiated; or send the function and make the plan there."
+        )
 
     def __str__(self) -> str:
         graph, counts = self.graph, self.counts

@@ -375,7 +375,7 @@ def _vertex_order(order: Any, graph: ComputationalGraph) -> EliminationOrder:
 
 
 def _built(prepared: Prepared, order: EliminationOrder) -> Plan:
-    plan = Plan.build(prepared.graph, order)
+    plan = Plan.build(Begun(prepared.graph), order)
     assert plan is not None
     if order.compression is not None:
         return compressed_plan(plan, prepared.traced, order.compression)
@@ -460,7 +460,7 @@ def _cheapest(prepared: Prepared) -> Plan:
         tried.add(order.vertices)
         # An order that is hopeless is given up before its program is complete.
         limit = None if best is None else 2 * best.predicted_work
-        plan = Plan.build(graph, order, limit, begun)
+        plan = Plan.build(begun, order, limit)
         if plan is not None and (best is None or plan.predicted_work < best.predicted_work):
             best = plan
         if order.method == "forward" and best is not None and best.program.longest_sum > LONG_SUM:

@@ -22,10 +22,11 @@ from .draft import Draft, DraftFactor
 from .limits import common_limits
 from .maps import IndexMap, label
 from .merge import Item, merge
-from .operations import Assemble, Recipe, RecipeWriter
+from .operations import Assemble, Recipe, RecipeWriter, Steps
 from .repeats import add_repeats
 from .terms import Factor, Number, Structure, Term, intern_structure, with_terms
 from .unify import Unsolvable, solve
+from .values import record
 
 __all__ = [
     "accumulate",
@@ -280,45 +281,88 @@ def _products(
     left: tuple[Structure, list[int]], right: tuple[Structure, list[int]], writer: RecipeWriter
 ) -> list[Item]:
     """All products of a term of `left` with a term of `right`, simplified."""
-    steps, counted = len(writer.steps), writer.ad
-    middle_shape = left[0].in_shape
-    extents = (*left[0].out_shape, *right[0].in_shape)
-    # One plain product, see `_complex_rule`.
-    plain = not left[0].complex_in and not (left[0].complex_out and right[0].complex_in)
-    inner_terms = terms_with_operands(*right)
+    outer, inner = left[0], right[0]
+    kinds = (outer.complex_out, outer.complex_in, inner.complex_in)
+    shapes = (outer.in_shape, (*outer.out_shape, *inner.in_shape))
+    # One plain product, see `_complex_rule`: coefficients are multiplied, whatever they are.
+    plain = not outer.complex_in and not (outer.complex_out and inner.complex_in)
+    inner_terms = [(t.unit if plain else t, t, own) for t, own in terms_with_operands(*right)]
+    found: list[tuple[Product, list[int], Number]] = []
+    for term, own in terms_with_operands(*left):
+        first = term.unit if plain else term
+        for second, other, operands in inner_terms:
+            product = _product(first, second, kinds, *shapes)
+            scale = _product_of(term.coefficient, other.coefficient) if plain else 1
+            found.append((product, own + operands, scale))
     items: list[Item] = []
-    try:
-        for outer_term, outer_operands in terms_with_operands(*left):
-            for inner_term, inner_operands in inner_terms:
-                names = _met(outer_term, inner_term, middle_shape, extents) if plain else None
-                if names is not None:
-                    draft = _joined(outer_term, outer_operands, inner_term, inner_operands, names)
-                    writer.ad += math.prod(draft.sizes.values())
-                    simplify(draft, writer)
-                    items += finished_items(draft)
-                    continue
-                outer = Draft.of(outer_term, outer_operands)
-                inner = Draft.of(inner_term, inner_operands, len(outer_term.sizes))
-                if 0 in outer.sizes.values() or 0 in inner.sizes.values():
-                    continue
-                joined = _complex_rule(left[0], right[0], outer, inner)
-                for draft, real in joined:
-                    draft.extents = extents
-                    equate(draft, outer.into, inner.out, middle_shape)
-                    for solved in solve(draft):
-                        if not solved.trim():
-                            continue
-                        if draft is joined[0][0]:
-                            writer.ad += solved.box(set(solved.sizes))
-                        simplify(solved, writer)
-                        if real:
-                            take_real(solved, writer)
-                        items += finished_items(solved)
-    except Unsolvable:
-        del writer.steps[steps:]
-        writer.ad = counted
-        raise
+    for product, operands, scale in found:
+        writer.ad += product.ad
+        slots = writer.replay(product.steps, operands)
+        for made, places in product.items:
+            coefficient = _product_of(scale, made.coefficient)
+            if coefficient != 0:
+                items.append((made.times(coefficient), [slots[place] for place in places]))
     return items
+
+
+@record
+class Product:
+    """The product of two terms: what comes out, by which steps, and how many pairs meet in it.
+
+    Operands are the factors of the outer term, those of the inner one, then the steps' results.
+    """
+
+    items: tuple[Item, ...]
+    steps: Steps
+    ad: int
+
+
+@lru_cache(maxsize=1 << 15)
+def _product(
+    outer_term: Term,
+    inner_term: Term,
+    kinds: tuple[bool, bool, bool],
+    middle_shape: tuple[int, ...],
+    extents: tuple[int, ...],
+) -> Product:
+    """The product of two terms, simplified.
+
+    Args:
+        outer_term: the term on the left.
+        inner_term: the term on the right.
+        kinds: whether the outer term's output, the array between them and the inner term's input
+            are complex.
+        middle_shape: shape of the array between them.
+        extents: those of the product (output..., input...).
+    """
+    first = len(outer_term.factors)
+    writer = RecipeWriter(first + len(inner_term.factors))
+    outer_operands, inner_operands = list(range(first)), list(range(first, writer.inputs))
+    items: list[Item] = []
+    plain = not kinds[1] and not (kinds[0] and kinds[2])
+    names = _met(outer_term, inner_term, middle_shape, extents) if plain else None
+    if names is not None:
+        draft = _joined(outer_term, outer_operands, inner_term, inner_operands, names)
+        writer.ad = math.prod(draft.sizes.values())
+        simplify(draft, writer)
+        items += finished_items(draft)
+    elif 0 not in outer_term.sizes and 0 not in inner_term.sizes:
+        outer = Draft.of(outer_term, outer_operands)
+        inner = Draft.of(inner_term, inner_operands, len(outer_term.sizes))
+        joined = _complex_rule(kinds, outer, inner)
+        for draft, real in joined:
+            draft.extents = extents
+            equate(draft, outer.into, inner.out, middle_shape)
+            for solved in solve(draft):
+                if not solved.trim():
+                    continue
+                if draft is joined[0][0]:
+                    writer.ad += solved.box(set(solved.sizes))
+                simplify(solved, writer)
+                if real:
+                    take_real(solved, writer)
+                items += finished_items(solved)
+    return Product(tuple(items), tuple(writer.steps), writer.ad)
 
 
 def _met(
@@ -415,25 +459,28 @@ def conjugated(draft: Draft) -> Draft:
 
 
 def _complex_rule(
-    left: Structure, right: Structure, outer: Draft, inner: Draft
+    kinds: tuple[bool, bool, bool], outer: Draft, inner: Draft
 ) -> list[tuple[Draft, bool]]:
     """The joined drafts, to be summed, each with whether its real part is meant.
+
+    `kinds` says of output, middle and input whether they are complex.
 
     With `J dz` for a term on the input and `K conj(dz)` for one on its conjugate (Wirtinger), and
     `Re(w dz)` for a map from complex to real, the chain rule of every combination follows.
     """
-    if not left.complex_in:
-        if left.complex_out and right.complex_in:  # a Re(w dz) = (a w dz + a conj(w) conj(dz)) / 2
+    complex_out, complex_middle, complex_in = kinds
+    if not complex_middle:
+        if complex_out and complex_in:  # a Re(w dz) = (a w dz + a conj(w) conj(dz)) / 2
             return [
                 (_join(outer, inner, False, 0.5), False),
                 (_join(outer, conjugated(inner), True, 0.5), False),
             ]
         return [(_join(outer, inner, False), False)]
-    if left.complex_out:
+    if complex_out:
         if outer.conj:
-            return [(_join(outer, conjugated(inner), right.complex_in and not inner.conj), False)]
+            return [(_join(outer, conjugated(inner), complex_in and not inner.conj), False)]
         return [(_join(outer, inner, inner.conj), False)]
-    if right.complex_in:
+    if complex_in:
         if inner.conj:  # Re(w K conj(dz)) = Re(conj(w K) dz)
             return [(_join(conjugated(outer), conjugated(inner), False), False)]
         return [(_join(outer, inner, False), False)]

@@ -29,6 +29,7 @@ __all__ = [
     "Read",
     "Recipe",
     "RecipeWriter",
+    "Steps",
     "canonical",
 ]
 
@@ -319,7 +320,7 @@ Operation = Einsum | Combine | Overlay | Assemble | ApplyOpaque | MaterializeOpa
 
 def canonical(operation: Operation, inputs: tuple[int, ...]) -> tuple[Operation, tuple[int, ...]]:
     """The operation with factors and summands in the order of their slots: `b * a` is `a * b`."""
-    if len(inputs) < 2:
+    if len(inputs) < 2 or (len(inputs) == 2 and inputs[0] <= inputs[1]):
         return operation, inputs
     slots = sorted(inputs)
     if slots == list(inputs) or not isinstance(operation, Einsum | Combine):
@@ -336,6 +337,10 @@ def _reordered(operation: Einsum | Combine, order: tuple[int, ...]) -> Operation
     return replace(operation, operands=tuple([operation.operands[k] for k in order]))
 
 
+#: Operations with the operands they take; the result of each is one more operand.
+Steps = tuple[tuple[Operation, tuple[int, ...]], ...]
+
+
 @immutable
 class Recipe:
     """What composing or adding two structures takes.
@@ -346,13 +351,18 @@ class Recipe:
         result: the structure that comes out, None for a structural zero.
         operands: the operand that holds each factor of the result.
         steps: operations with the operands they take.
-        cost: their total cost.
+        ad: pairs of entries that meet, see `Cost`.
     """
 
     result: Structure | None
     operands: tuple[int, ...]
-    steps: tuple[tuple[Operation, tuple[int, ...]], ...]
-    cost: Cost
+    steps: Steps
+    ad: int
+
+    @lazy
+    def cost(self) -> Cost:
+        """The total cost."""
+        return Cost.total([Cost(ad=self.ad), *[operation.cost for operation, _ in self.steps]])
 
 
 @dataclass
@@ -368,7 +378,15 @@ class RecipeWriter:
         self.steps.append((operation, tuple(operands)))
         return self.inputs + len(self.steps) - 1
 
+    def replay(self, steps: Steps, operands: list[int]) -> list[int]:
+        """Append steps on other operands; these, and those that hold the results."""
+        if not steps:
+            return operands
+        slots = [*operands]
+        for operation, positions in steps:
+            slots.append(self.add(operation, [slots[position] for position in positions]))
+        return slots
+
     def finish(self, result: Structure | None, operands: Iterable[int]) -> Recipe:
         """The finished recipe."""
-        total = Cost.total([Cost(ad=self.ad), *[operation.cost for operation, _ in self.steps]])
-        return Recipe(result, tuple(operands), tuple(self.steps), total)
+        return Recipe(result, tuple(operands), tuple(self.steps), self.ad)

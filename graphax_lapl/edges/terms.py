@@ -173,6 +173,29 @@ class Term:
             )
         return found
 
+    @lazy
+    def _family(self) -> dict[tuple[type, Number], Term]:
+        """Terms that differ in their coefficients alone, this one included."""
+        return {(type(self.coefficient), self.coefficient): self}
+
+    def times(self, coefficient: Number) -> Term:
+        """The same term with another coefficient; asked twice, the same object."""
+        if coefficient is self.coefficient:
+            return self
+        key = (type(coefficient), coefficient)
+        found = self._family.get(key)
+        if found is None:
+            # What is known of the term is kept, `copy` would take longer than all else here.
+            found = object.__new__(Term)
+            vars(found).update(vars(self), coefficient=coefficient, _hash=None, _moved={})
+            found = self._family.setdefault(key, found)
+        return found
+
+    @property
+    def unit(self) -> Term:
+        """The same term with coefficient one."""
+        return self if self.coefficient == 1 else self.times(1)
+
     def scaled(self, number: Number) -> Term:
         """The term times a number known while planning."""
         return replace(self, coefficient=number * self.coefficient)

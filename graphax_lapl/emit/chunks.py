@@ -18,7 +18,7 @@ def can_be_in_chunks() -> bool:
 
 
 def in_chunks(
-    form: Callable[[Sequence[Any]], Any], own: Sequence[bool], size: int, chunk: int
+    form: Callable[[Sequence[Any]], Any], own: Sequence[bool], size: int, chunk: int, found: Any
 ) -> Callable[[Sequence[Any]], Any]:
     """A function of one sample as one of a batch, a chunk after the other.
 
@@ -27,6 +27,7 @@ def in_chunks(
         own: for each of its arguments whether every sample has its own.
         size: number of samples.
         chunk: of these in a chunk, at most `size`. The last chunk begins early enough to be whole.
+        found: shapes and dtypes of what it returns, a tree.
     """
     batched = jax.vmap(form, ([0 if moves else None for moves in own],))
 
@@ -39,13 +40,13 @@ def in_chunks(
         )
 
     def run(inputs: Sequence[Any]) -> Any:
-        types = jax.eval_shape(part, inputs, 0)
-        empty = jax.tree.map(lambda t: jnp.zeros((size, *t.shape[1:]), t.dtype), types)
+        # All of it is written; JAX makes zeros of `lax.empty` too.
+        empty = jax.tree.map(lambda t: jnp.zeros((size, *t.shape), t.dtype), found)
 
         def step(number: Any, results: Any) -> Any:
             start = lax.min(number * chunk, size - chunk)
             return jax.tree.map(
-                lambda result, found: lax.dynamic_update_slice_in_dim(result, found, start, 0),
+                lambda result, rows: lax.dynamic_update_slice_in_dim(result, rows, start, 0),
                 results,
                 part(inputs, start),
             )

@@ -238,7 +238,8 @@ def _region(
             own[slot] = pairs[arguments.index(argument)][place]
         for instruction in region.instructions:
             (slot,) = instruction.outputs
-            (value,) = _execute(instruction, [own[s] for s in instruction.inputs], dot)
+            values = [own[s] for s in instruction.inputs]
+            (value,) = _execute(instruction, values, dot, lax.dot_general)
             own[slot] = held(value, holding.values[slot]) if slot in holding.values else value
         return own[region.result]
 
@@ -256,7 +257,7 @@ def _execute(
     instruction: Any,
     values: list[Any],
     dot: Callable[..., Array],
-    of_partials: Callable[..., Array] = lax.dot_general,
+    of_partials: Callable[..., Array],
 ) -> Sequence[Any]:
     """Results of an instruction.
 

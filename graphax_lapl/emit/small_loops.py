@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from itertools import chain
 from typing import Any
 
@@ -18,6 +18,7 @@ import jax
 import numpy as np
 from jax import dtypes, lax
 from jax.custom_batching import custom_vmap
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from ..rules.control_flow import scan_counts
 from .numbers import (
@@ -51,12 +52,13 @@ def for_batches(fun: Callable[..., Any]) -> Callable[..., Any]:
     Returns:
         A function of seeds, stacked along their first axis, and the other arrays.
     """
+    once = _TracedOnce(fun)
 
     def arrays(seeds: Any, *others: Any) -> Any:
-        return jax.vmap(lambda seed: fun(seed, *others))(seeds)
+        return jax.vmap(lambda seed: once.evaluate(jaxpr_as_fun, seed, *others))(seeds)
 
     def numbers(seeds: Any, *others: Any) -> Any:
-        return jax.vmap(lambda seed: _in_numbers(fun, (seed, *others)))(seeds)
+        return jax.vmap(lambda seed: once.evaluate(_in_numbers, seed, *others))(seeds)
 
     @custom_vmap
     def chosen(*args: Any) -> Any:
@@ -82,11 +84,33 @@ def is_small_loop(equation: Any) -> bool:
     return bool(equation.name == "scan" and _is_small(equation.params))
 
 
-def _in_numbers(fun: Callable[..., Any], args: Sequence[Any]) -> Any:
-    """What a function returns, its small loops evaluated number by number."""
-    closed, shapes = jax.make_jaxpr(fun, return_shape=True)(*args)
-    results = _evaluate(closed.jaxpr, closed.consts, args)
-    return jax.tree.unflatten(jax.tree.structure(shapes), [_array(r) for r in results])
+class _TracedOnce:
+    """A function whose program is read several times, and which is dear to trace."""
+
+    def __init__(self, fun: Callable[..., Any]):
+        self.fun = fun
+        self.traced: dict[Hashable, tuple[ClosedJaxpr, Any]] = {}
+
+    def evaluate(
+        self, how: Callable[[ClosedJaxpr], Callable[..., Sequence[Any]]], *args: Any
+    ) -> Any:
+        """The function's results, its program evaluated by what `how` makes of it."""
+        types = tuple(jax.typeof(value) for value in args)
+        found = self.traced.get(types)
+        if found is None:
+            closed, shapes = jax.make_jaxpr(self.fun, return_shape=True)(*args)
+            found = self.traced[types] = (closed, jax.tree.structure(shapes))
+        closed, structure = found
+        return jax.tree.unflatten(structure, how(closed)(*args))
+
+
+def _in_numbers(closed: ClosedJaxpr) -> Callable[..., list[Any]]:
+    """A program with its small loops evaluated number by number."""
+
+    def numbers(*args: Any) -> list[Any]:
+        return [_array(r) for r in _evaluate(closed.jaxpr, closed.consts, args)]
+
+    return numbers
 
 
 def _evaluate(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:

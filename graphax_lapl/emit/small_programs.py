@@ -128,7 +128,8 @@ def in_numbers(
             if recorded is not None and (arrays or chunk < size):
                 forms = (_in_numbers(closed, recorded, chunk, size), jaxpr_as_fun(closed))
                 numbers, other = (_structured(form, structure) for form in forms)
-                cpu = in_chunks(numbers, own, size, chunk) if chunk < size else None
+                found = jax.tree.unflatten(structure, [v.aval for v in closed.jaxpr.outvars])
+                cpu = in_chunks(numbers, own, size, chunk, found) if chunk < size else None
                 call = functools.partial(
                     lax.platform_dependent,
                     cpu=cpu or jax.vmap(numbers, axes),

@@ -16,8 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import dtypes, lax
-from jax.extend.core import jaxpr_as_fun
+from jax import dtypes
 
 from ..edges.values import immutable
 from .calls import CUSTOM_CALLS, INLINED_CALLS
@@ -31,6 +30,7 @@ from .known_values import (
 from .listing import Atom, Constant, Equation, Listing, Variable, scan_counts
 from .numpy_values import moved, numpy_result
 from .tangent_program import differentiable_outputs, tangent_program
+from .unrolling import written_out
 from .users_rules import is_users_rule
 
 __all__ = ["Treatment", "flatten_jaxpr"]
@@ -311,23 +311,8 @@ class _Inliner:
         params = equation.params
         counts = scan_counts(params)
         assert counts is not None
-        constants, carries = counts
-        body = jaxpr_as_fun(params["jaxpr"])
-        order = range(params["length"])
-
-        def steps(*values: Any) -> list[Any]:
-            carry = list(values[constants : constants + carries])
-            stacked: dict[int, list[Any]] = {}
-            for step in reversed(order) if params["reverse"] else order:
-                rows = [lax.index_in_dim(x, step, 0, False) for x in values[constants + carries :]]
-                results = body(*values[:constants], *carry, *rows)
-                carry = results[:carries]
-                stacked[step] = [lax.expand_dims(y, [0]) for y in results[carries:]]
-            columns = zip(*(stacked[step] for step in order), strict=True)
-            return [*carry, *(lax.concatenate(column, 0) for column in columns)]
-
         with equation.ctx.manager:
-            traced = jax.make_jaxpr(steps)(
+            traced = jax.make_jaxpr(written_out(params, *counts))(
                 *(_aval(self.listing.type_of(reference.atom)) for reference in inputs)
             )
         outer, self.origin = self.origin, self.origin or equation.source_info

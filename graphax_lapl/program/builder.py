@@ -33,7 +33,7 @@ from .instructions import (
 )
 from .sums import RunningSum
 
-__all__ = ["Begun", "build_program"]
+__all__ = ["Begun"]
 
 Edge = tuple[Structure, tuple[int, ...]]
 
@@ -56,7 +56,7 @@ class Builder:
         #: Sums of arrows from inputs to outputs: no elimination reads them.
         self.running: dict[tuple[VertexName, VertexName], RunningSum] = {}
         self.puts_off = False
-        self.sum_costs: list[Cost] = []
+        self.sums: list[Recipe] = []
         self.eliminating: VertexName | None = None
 
     def fork(self) -> Self:
@@ -231,12 +231,6 @@ class Builder:
             )
         return slot
 
-    def run(
-        self, order: Sequence[VertexName] | StraightLine, max_work: float | None
-    ) -> Program | None:
-        """Evaluate, take local partials, eliminate in order, collect the blocks."""
-        return self.finish(order, max_work, *self.start())
-
     def finish(
         self,
         order: Sequence[VertexName] | StraightLine,
@@ -251,17 +245,18 @@ class Builder:
             return self.program
         work, self.puts_off = 0, True
         for vertex in order:
-            cost = self.eliminate(vertex, edges, into)
-            work += cost.muls + cost.adds
-            if max_work is not None and work > max_work:
-                return None
+            elimination = self.eliminate(vertex, edges, into)
+            if max_work is not None:
+                work += elimination.cost.muls + elimination.cost.adds
+                if work > max_work:
+                    return None
         self.settle(edges)
         self.collect(edges)
         return self.program
 
     def settle(self, edges: dict[VertexName, dict[VertexName, Edge]]) -> None:
         """Finish the sums that were put off; the last elimination is charged with them."""
-        self.sum_costs = []
+        self.sums = []
         for (u, w), running in self.running.items():
             total = running.total()
             if total is None:
@@ -271,14 +266,12 @@ class Builder:
         if self.running:
             self.program.longest_sum = max(running.count for running in self.running.values())
             last = self.program.eliminations[-1]
-            self.program.eliminations[-1] = replace(
-                last, cost=Cost.total([last.cost, *self.sum_costs])
-            )
+            self.program.eliminations[-1] = replace(last, recipes=(*last.recipes, *self.sums))
 
     def joined(self, first: Edge, second: Edge, dtype: Any) -> Edge | None:
-        """The sum of two parallel arrows, None for zero; its cost goes to `sum_costs`."""
+        """The sum of two parallel arrows, None for zero; its recipe goes to `sums`."""
         recipe = add(first[0], second[0])
-        self.sum_costs.append(recipe.cost)
+        self.sums.append(recipe)
         slots = self.replay(recipe, (*first[1], *second[1]), dtype, self.eliminating)
         return None if recipe.result is None else (recipe.result, slots)
 
@@ -305,18 +298,19 @@ class Builder:
         vertex: VertexName,
         edges: dict[VertexName, dict[VertexName, Edge]],
         into: dict[VertexName, dict[VertexName, None]],
-    ) -> Cost:
+    ) -> Elimination:
         """Connect every predecessor with every successor, and remove the vertex."""
         sources, targets, name = into.pop(vertex), edges.pop(vertex), self.name_of(vertex)
-        costs, fill_in = [], 0
-        self.sum_costs, self.eliminating = [], name
+        products: list[Recipe] = []
+        fill_in = 0
+        self.sums, self.eliminating = [], name
         reached = [(w, *edge, self.dtype_of(w)) for w, edge in targets.items()]
         for u in sources:
             row = edges[u]
             inner, inner_slots = row.pop(vertex)
             for w, outer, outer_slots, dtype in reached:
                 recipe = compose(outer, inner)
-                costs.append(recipe.cost)
+                products.append(recipe)
                 if recipe.result is None:
                     continue
                 slots = self.replay(recipe, (*outer_slots, *inner_slots), dtype, name)
@@ -336,11 +330,10 @@ class Builder:
                     row[w] = new
         for w in targets:
             into[w].pop(vertex, None)
-        total = Cost.total([*costs, *self.sum_costs])
-        self.program.eliminations.append(
-            Elimination(name, len(sources), len(targets), fill_in, total)
-        )
-        return total
+        recipes = (*products, *self.sums)
+        done = Elimination(name, len(sources), len(targets), fill_in, recipes)
+        self.program.eliminations.append(done)
+        return done
 
     def put_off(self, u: VertexName, w: VertexName, first: Edge, new: Edge, dtype: Any) -> None:
         """Add to an arrow from an input to an output, which nothing reads before `settle`."""
@@ -353,12 +346,12 @@ class Builder:
 
     def follow(self, steps: StraightLine, edges: dict[VertexName, dict[VertexName, Edge]]) -> None:
         """Replay products and sums of partials (edge or face elimination) instead of vertices."""
-        costs: list[Cost] = []
+        recipes: list[Recipe] = []
 
         def replayed(
             recipe: Recipe, first: tuple[Edge, Any], second: tuple[Edge, Any], dtype: Any
         ) -> tuple[Edge, Any] | None:
-            costs.append(recipe.cost)
+            recipes.append(recipe)
             if recipe.result is None:
                 return None
             slots = self.replay(recipe, (*first[0][1], *second[0][1]), dtype, None)
@@ -380,7 +373,7 @@ class Builder:
             row.clear()
         for (u, v), (edge, _) in results.items():
             edges[u][v] = edge
-        self.program.eliminations.append(Elimination("all", 0, 0, 0, Cost.total(costs)))
+        self.program.eliminations.append(Elimination("all", 0, 0, 0, tuple(recipes)))
 
     def collect(self, edges: dict[VertexName, dict[VertexName, Edge]]) -> None:
         """The blocks of the Jacobian, and the values of the outputs."""
@@ -425,23 +418,8 @@ def _block_dtype(source: Any, target: Any) -> Any:
     return source
 
 
-def build_program(
-    graph: ComputationalGraph,
-    order: Sequence[VertexName] | StraightLine,
-    max_work: float | None = None,
-) -> Program | None:
-    """The program that accumulates the Jacobian of `graph` in `order`.
-
-    Args:
-        graph: the computational graph.
-        order: a permutation of `graph.eliminable`, or the products and sums to carry out.
-        max_work: give up, with None, once the eliminations multiply and add more than this.
-    """
-    return Builder(graph).run(order, max_work)
-
-
 class Begun:
-    """What the programs of one graph have in common, whatever their order.
+    """What the programs that accumulate the Jacobian of a graph have in common, whatever the order.
 
     Args:
         graph: the computational graph.
@@ -449,13 +427,19 @@ class Begun:
 
     def __init__(self, graph: ComputationalGraph):
         """Evaluate the function and its local partials."""
+        self.graph = graph
         self._builder = Builder(graph)
         self._edges, self._into = self._builder.start()
 
     def program(
         self, order: Sequence[VertexName] | StraightLine, max_work: float | None = None
     ) -> Program | None:
-        """The program that goes on in an order, as `build_program` makes it."""
+        """The program that goes on in an order.
+
+        Args:
+            order: a permutation of `graph.eliminable`, or the products and sums to carry out.
+            max_work: give up, with None, once the eliminations multiply and add more than this.
+        """
         edges = {u: {**row} for u, row in self._edges.items()}
         into = {v: {**column} for v, column in self._into.items()}
         return self._builder.fork().finish(order, max_work, edges, into)

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from ..edges.operations import Combine, Cost, Einsum, Operation
+from ..edges.operations import Combine, Cost, Einsum, Operation, Recipe
 from ..edges.terms import Structure
-from ..edges.values import immutable, record
+from ..edges.values import immutable, lazy, record
 from ..graph.listing import Equation, Listing, Variable
 from ..rules.site import Local, OpaqueMap
 
@@ -342,11 +342,16 @@ class Elimination:
         predecessors: number of arrows into it at that time.
         successors: number of arrows out of it.
         fill_in: number of arrows that were new.
-        cost: counted cost.
+        recipes: the products and sums of arrows that it took.
     """
 
     vertex: int | str
     predecessors: int
     successors: int
     fill_in: int
-    cost: Cost
+    recipes: tuple[Recipe, ...]
+
+    @lazy
+    def cost(self) -> Cost:
+        """Counted cost."""
+        return Cost.total([recipe.cost for recipe in self.recipes])
