@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from graphax_lapl import InvalidOrderError, count_ops, jacve
+from graphax_lapl import InvalidOrderError, count_ops, hessve, jacve
 from tests.checks import ORDERS, assert_same, check_orders, eliminable
 
 pytestmark = pytest.mark.smoke
@@ -363,3 +363,16 @@ def test_a_rule_that_insists_on_what_stands_still() -> None:
     for order in ("forward", "reverse"):
         found = jacve(lambda x: jnp.exp(scaled(x, jnp.ones(2))), order=order)(x)
         assert_same(found, jax.jacfwd(lambda x: jnp.exp(jnp.sin(x)))(x))
+
+
+def test_sign_of_a_complex_number() -> None:
+    """It turns with the number, at zero it does not; JAX has it so from 0.12 on, zero before."""
+
+    def parts(x: Any, y: Any) -> Any:
+        s = lax.sign(lax.complex(x, y))
+        return jnp.real(s), jnp.abs(s * (1.0 + 0.5j) + s**2)
+
+    check(parts, np.array([0.3, -1.2, 0.0]), np.array([0.5, 0.0, 0.0]), argnums=(0, 1))
+    x, y = np.array([0.3, -1.2]), np.array([0.5, 0.7])
+    found = hessve(lambda x: jnp.sum(jnp.sin(parts(x, y)[0])))(x)
+    assert_same(found, jax.hessian(lambda x: jnp.sum(jnp.sin(parts(x, y)[0])))(x))

@@ -157,7 +157,7 @@ _TWO_OVER_ROOT_PI = 1.1283791670955126
 _LN2 = 0.6931471805599453
 
 defelementwise("neg", -1)
-for _name in ("sign", "floor", "ceil", "round", "is_finite", "nextafter"):
+for _name in ("floor", "ceil", "round", "is_finite", "nextafter"):
     defelementwise(_name, None, None)
 
 defelementwise("add", 1, 1)
