@@ -126,7 +126,8 @@ def in_numbers(run: Run, plain: Run, arrays: bool) -> Callable[[Sequence[Any], b
             if recorded is not None and (arrays or chunk < size):
                 forms = (_in_numbers(closed, recorded, chunk, size), jaxpr_as_fun(closed))
                 numbers, other = (_structured(form, structure) for form in forms)
-                cpu = in_chunks(numbers, own, size, chunk) if chunk < size else None
+                types = jax.tree.unflatten(structure, map(_type, closed.out_avals))
+                cpu = in_chunks(numbers, types, own, size, chunk) if chunk < size else None
                 call = functools.partial(
                     lax.platform_dependent,
                     cpu=cpu or jax.vmap(numbers, axes),
@@ -152,6 +153,10 @@ def _types(inputs: Sequence[Any], own: Sequence[bool]) -> tuple[jax.ShapeDtypeSt
         jax.ShapeDtypeStruct(x.shape[1:] if moves else x.shape, x.dtype)
         for x, moves in zip(inputs, own, strict=True)
     )
+
+
+def _type(aval: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype)
 
 
 def _precision() -> Any:
