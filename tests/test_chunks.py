@@ -1,14 +1,20 @@
 """Batches whose samples are evaluated in chunks, where much would be held for all of them."""
 
+from itertools import pairwise
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 
-from graphax_lapl import jacve, value_and_jacve
+from graphax_lapl import jacve, laplacian_ve, value_and_jacve
+from graphax_lapl.api import plan
 from graphax_lapl.emit import small_programs
 from graphax_lapl.emit.chunks import in_chunks
 from graphax_lapl.emit.small_programs import BATCH
+from graphax_lapl.program import at_once
+from graphax_lapl.program.at_once import Footprint
 
 SIZE = 5 * BATCH + 3
 
@@ -91,6 +97,72 @@ def test_on_several_devices_a_batch_is_evaluated_at_once(monkeypatch):
 @pytest.mark.parametrize("chunk", [1, 4, 7, 10])
 def test_all_samples_of_all_chunks(chunk):
     x, y = jnp.arange(10.0), jnp.float64(2.0)
-    found = {"sum": jax.ShapeDtypeStruct((), x.dtype)}
-    run = in_chunks(lambda inputs: {"sum": inputs[0] + inputs[1]}, (True, False), 10, chunk, found)
+    types = {"sum": jax.ShapeDtypeStruct((), x.dtype)}
+    run = in_chunks(lambda inputs: {"sum": inputs[0] + inputs[1]}, types, (True, False), 10, chunk)
     np.testing.assert_array_equal(run([x, y])["sum"], x + 2.0)
+
+
+def network(weights, x):
+    for matrix in weights[:-1]:
+        x = jnp.tanh(x @ matrix)
+    return jnp.sum(x @ weights[-1])
+
+
+def trace(weights, x):
+    return jnp.trace(jax.hessian(network, 1)(weights, x))
+
+
+@pytest.fixture
+def small_pieces(monkeypatch):
+    monkeypatch.setattr(plan, "can_be_in_chunks", lambda: True)
+    monkeypatch.setattr(at_once, "WHOLE", 4096)
+    monkeypatch.setattr(at_once, "PIECE", 2048)
+
+
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("own", [0, None], ids=["own weights", "shared weights"])
+def test_a_laplacian_in_chunks(own):
+    widths = (5, 16, 16, 1)
+    axes = () if own is None else (11,)
+    weights = [draw(k, *axes, n, m) / n for k, (n, m) in enumerate(pairwise(widths))]
+    xs = draw(9, 11, 5)
+    laplacian, truth = (
+        jax.vmap(fun, (own, 0)) for fun in (laplacian_ve(network, argnums=1), trace)
+    )
+    assert has_loop(laplacian, weights, xs)
+    compare(jax.jit(laplacian)(weights, xs), truth(weights, xs))
+    if own is not None:
+        return
+    compare(jax.vmap(laplacian, (None, 0))(weights, xs[None]), truth(weights, xs)[None])
+
+    def loss(fun):
+        return jax.value_and_grad(lambda weights: jnp.sum(fun(weights, xs) ** 2))
+
+    expected = loss(truth)(weights)
+    # Compiled before it is differentiated, or after: the way back reads the whole batch.
+    for derivative in (jax.jit(loss(laplacian)), loss(jax.jit(laplacian))):
+        assert not has_loop(derivative, weights)
+        compare(derivative(weights), expected)
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_what_starts_anew_for_every_chunk_is_evaluated_at_once():
+    def stepped(weights, x):
+        end, _ = lax.scan(lambda h, w: (jnp.tanh(h @ w), None), x, weights)
+        return jnp.sum(end)
+
+    weights, xs = draw(0, 12, 8, 8), draw(1, 40, 8)
+    fun = jax.vmap(laplacian_ve(stepped, argnums=1), (None, 0))
+    assert "dynamic_update_slice" not in str(jax.make_jaxpr(fun)(weights, xs))
+
+
+def test_how_many_samples_are_evaluated_at_once():
+    columns = Footprint(largest=1 << 17, function=1 << 12, results=8)
+    # 8 MiB stay whole; beyond that there are 4 MiB at once, in chunks of one length.
+    assert [columns.samples(size) for size in (1, 64, 65, 100)] == [1, 64, 22, 25]
+    assert Footprint(1 << 24, 1 << 12, 8).samples(3) == 1
+    # Without columns, 1 MiB or what runs on one core, unless that saves little.
+    plain = Footprint(largest=1 << 15, function=1 << 15, results=8)
+    assert [plain.samples(size) for size in (6, 7, 96, 128)] == [6, 2, 2, 32]
+    # Results that are large themselves.
+    assert Footprint(1 << 17, 1 << 12, 1 << 16).samples(1000) == 1000

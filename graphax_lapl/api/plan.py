@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from ..edges.terms import Structure
+from ..emit.chunks import can_be_in_chunks, chunked_where_large
 from ..emit.compressed import CompressedProgram
 from ..emit.few_samples import for_few_samples
 from ..emit.holding import HELD_SIZES, Holding
@@ -28,6 +29,7 @@ from ..emit.stored import stored_arrays
 from ..errors import InvalidArgumentError, NotPicklableError
 from ..graph.computational_graph import ComputationalGraph
 from ..graph.tracing import is_traced
+from ..program.at_once import Footprint, can_be_divided
 from ..program.builder import Begun
 from ..program.common_weights import weights_first
 from ..program.counts import (
@@ -39,6 +41,7 @@ from ..program.counts import (
     traced_work,
 )
 from ..program.fusion import (
+    MAX_INSTRUCTIONS,
     UNBOUNDED,
     convolution_results,
     worth_holding,
@@ -199,8 +202,10 @@ class Plan:
         held = functools.partial(run, holding=holding)
         # `jax.vmap` of a function with a derivative rule has no tangents for integers.
         inexact = all(jnp.issubdtype(program.slots[s].dtype, jnp.inexact) for s in program.values)
-        if sparse or self.again or not inexact:
+        if sparse or not inexact:
             return held
+        if self.again:
+            return self._in_pieces(program, held)
         matrices = plain_products(program) if has_plain_equations(program) else None
         one = None
         if matrices is not None:
@@ -221,6 +226,29 @@ class Plan:
         return for_few_samples(
             lambda inputs: few.run(inputs, values, sparse=False), made, self.order.few_limit
         )
+
+    def _in_pieces(
+        self, program: Program, run: Callable[[Sequence[Any]], Any]
+    ) -> Callable[[Sequence[Any]], Any]:
+        """A program of dense results, under `jax.vmap` as many samples at once as are worth it."""
+        if len(program.instructions) > MAX_INSTRUCTIONS or not can_be_divided(program):
+            return run
+
+        @functools.cache
+        def footprint(own: tuple[bool, ...]) -> Footprint:
+            pairs = zip(program.inputs, own, strict=True)
+            return Footprint.of(program, {slot for slot, moves in pairs if moves})
+
+        def samples(own: Sequence[bool], size: int) -> int:
+            return footprint(tuple(own)).samples(size) if can_be_in_chunks() else size
+
+        slots = (program.slots[slot] for slot in program.values)
+        values = [jax.ShapeDtypeStruct(slot.shape, slot.dtype) for slot in slots]
+        blocks = [
+            [jax.ShapeDtypeStruct((*b.out_shape, *b.in_shape), b.dtype) for b in row]
+            for row in program.blocks
+        ]
+        return chunked_where_large(run, (values, blocks), samples)
 
     def _holding(self, program: Program, sparse: bool) -> Holding:
         """What is written to memory before it is read."""

@@ -128,8 +128,8 @@ def in_numbers(
             if recorded is not None and (arrays or chunk < size):
                 forms = (_in_numbers(closed, recorded, chunk, size), jaxpr_as_fun(closed))
                 numbers, other = (_structured(form, structure) for form in forms)
-                found = jax.tree.unflatten(structure, [v.aval for v in closed.jaxpr.outvars])
-                cpu = in_chunks(numbers, own, size, chunk, found) if chunk < size else None
+                types = jax.tree.unflatten(structure, map(_type, closed.out_avals))
+                cpu = in_chunks(numbers, types, own, size, chunk) if chunk < size else None
                 call = functools.partial(
                     lax.platform_dependent,
                     cpu=cpu or jax.vmap(numbers, axes),
@@ -155,6 +155,10 @@ def _types(inputs: Sequence[Any], own: Sequence[bool]) -> tuple[jax.ShapeDtypeSt
         jax.ShapeDtypeStruct(x.shape[1:] if moves else x.shape, x.dtype)
         for x, moves in zip(inputs, own, strict=True)
     )
+
+
+def _type(aval: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype)
 
 
 def _precision() -> Any:

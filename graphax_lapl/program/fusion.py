@@ -38,6 +38,8 @@ from .timings import (
 
 __all__ = [
     "CACHED",
+    "MAX_INSTRUCTIONS",
+    "UNBOUNDED",
     "FusedProgram",
     "Fusion",
     "Step",

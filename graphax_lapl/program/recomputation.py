@@ -19,7 +19,7 @@ from .instructions import (
     RowHessianInstruction,
 )
 
-__all__ = ["TRANSCENDENTAL", "compared_with_results", "shared_work"]
+__all__ = ["TRANSCENDENTAL", "all_primitives", "compared_with_results", "shared_work"]
 
 #: Elementwise primitives that take about as long as ten memory accesses or more.
 TRANSCENDENTAL = frozenset(
@@ -129,7 +129,7 @@ def _primitives(instruction: Any, program: Program) -> frozenset[str]:
     """Names of the primitives that an instruction of the user's function or its rules evaluates."""
     if isinstance(instruction, PrimalInstruction):
         equation = instruction.equation
-        return _with_bodies(equation.name, equation.params)
+        return all_primitives(equation.name, equation.params)
     if isinstance(instruction, LocalInstruction):
         types = tuple((program.slots[s].shape, program.slots[s].dtype) for s in instruction.inputs)
         return _of_local(instruction.local.fun, types)
@@ -143,10 +143,11 @@ def _of_local(fun: Any, types: Types) -> frozenset[str]:
 
 def _of_body(jaxpr: Any) -> frozenset[str]:
     equations = getattr(jaxpr, "jaxpr", jaxpr).eqns
-    return frozenset().union(*(_with_bodies(e.primitive.name, e.params) for e in equations))
+    return frozenset().union(*(all_primitives(e.primitive.name, e.params) for e in equations))
 
 
-def _with_bodies(name: str, params: Any) -> frozenset[str]:
+def all_primitives(name: str, params: Any) -> frozenset[str]:
+    """The primitives of an equation: its own, and those of its bodies."""
     names = frozenset({name})
     for value in params.values():
         for body in value if isinstance(value, tuple | list) else (value,):

@@ -54,7 +54,7 @@ def _sign(site: Site, i: int, k: int) -> list[Piece]:
 
 @cache
 def _signs_turn() -> bool:
-    """Whether JAX differentiates signs of complex numbers: before 0.12 it takes them as constant."""
+    """Whether JAX differentiates signs of complex numbers; before 0.12 they were constant."""
     tangent = jax.make_jaxpr(lambda z: jax.jvp(lax.sign, (z,), (z,))[1])(1j)
     return not isinstance(tangent.jaxpr.outvars[0], Literal)
 
