@@ -29,6 +29,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
+from weakref import WeakValueDictionary
 
 from .maps import IndexMap
 from .masks import Limit
@@ -174,12 +175,12 @@ class Term:
         return found
 
     @lazy
-    def _family(self) -> dict[tuple[type, Number], Term]:
-        """Terms that differ in their coefficients alone, this one included."""
-        return {(type(self.coefficient), self.coefficient): self}
+    def _family(self) -> WeakValueDictionary[tuple[type, Number], Term]:
+        """Terms in use that differ in their coefficients alone, this one included."""
+        return WeakValueDictionary({(type(self.coefficient), self.coefficient): self})
 
     def times(self, coefficient: Number) -> Term:
-        """The same term with another coefficient; asked twice, the same object."""
+        """The same term with another coefficient; while one is in use it is the same object."""
         if coefficient is self.coefficient:
             return self
         key = (type(coefficient), coefficient)
