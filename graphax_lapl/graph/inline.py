@@ -33,7 +33,7 @@ from .tangent_program import differentiable_outputs, tangent_program
 from .unrolling import written_out
 from .users_rules import is_users_rule
 
-__all__ = ["Treatment", "flatten_jaxpr"]
+__all__ = ["Rewritten", "Treatment", "flatten_jaxpr"]
 
 #: Equations that do nothing to the value.
 COPIES = frozenset({"copy", "copy_p"})
@@ -47,9 +47,19 @@ NEVER_KNOWN = frozenset(
 #: What to do with an equation on an active input: keep it ("rule", or "rule:name" for a call that
 #: is recognised as a whole), inline its tangent program ("linearize"), its body ("inline") or its
 #: steps ("unroll"), or keep it as an opaque linear map ("opaque"). A function is the rule that its
-#: tangent program is made of in the place of JAX's.
+#: tangent program is made of in the place of JAX's, one that is `Rewritten` the equation itself.
 KNOWN_CALL = "rule:"
-Treatment = Callable[[Any, dict[str, Any], tuple[str, ...], int], str | Callable[..., Any]]
+
+
+@immutable
+class Rewritten:
+    """What stands in the place of an equation: a function of its operands that returns a list."""
+
+    function: Callable[..., list[Any]]
+
+
+How = str | Rewritten | Callable[..., Any]
+Treatment = Callable[[Any, dict[str, Any], tuple[str, ...], int], How]
 
 
 @immutable
@@ -141,10 +151,14 @@ class _Inliner:
             # A linear primitive may stand in its own tangent program, applied to the tangents.
             above = stack if any(reference.tangent for reference in inputs) else ()
             how = self.treatment(equation.primitive, params, above, self.orders)
+            if isinstance(how, Rewritten):
+                return self.rewrite(equation, inputs, stack, how.function)
             if not isinstance(how, str):
                 return self.linearize(equation, inputs, stack, how)
             if how == "unroll" and not equation.effects:
-                return self.unroll(equation, inputs, stack)
+                counts = scan_counts(params)
+                assert counts is not None
+                return self.rewrite(equation, inputs, stack, written_out(params, *counts))
             if how == "linearize":
                 return self.linearize(equation, inputs, stack)
             if how == "inline":
@@ -304,15 +318,16 @@ class _Inliner:
             references.append(_Reference(new))
         return references
 
-    def unroll(
-        self, equation: Any, inputs: list[_Reference], stack: tuple[str, ...]
+    def rewrite(
+        self,
+        equation: Any,
+        inputs: list[_Reference],
+        stack: tuple[str, ...],
+        function: Callable[..., list[Any]],
     ) -> list[_Reference]:
-        """Replace a `scan` by its steps."""
-        params = equation.params
-        counts = scan_counts(params)
-        assert counts is not None
+        """Replace an equation by what computes the same: a `scan` by its steps, for one."""
         with equation.ctx.manager:
-            traced = jax.make_jaxpr(written_out(params, *counts))(
+            traced = jax.make_jaxpr(function)(
                 *(_aval(self.listing.type_of(reference.atom)) for reference in inputs)
             )
         outer, self.origin = self.origin, self.origin or equation.source_info

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-__all__ = ["is_users_rule"]
+__all__ = ["is_users_rule", "rule_is_written_in"]
 
 
 def is_users_rule(params: dict[str, Any]) -> bool:
@@ -22,6 +22,11 @@ def is_users_rule(params: dict[str, Any]) -> bool:
         body = _written_in(getattr(params.get("call_jaxpr"), "jaxpr", None)) or ""
         return not (body.startswith(_JAX) and f"{os.sep}nn{os.sep}" in body)
     return not rule.startswith(_JAX)
+
+
+def rule_is_written_in(params: dict[str, Any], file: str) -> bool:
+    """Whether a call's derivative rule is from a file, as far as can be told."""
+    return _written_in(params.get("jvp_jaxpr_fun")) == file
 
 
 _JAX = os.path.dirname(jax.__file__) + os.sep

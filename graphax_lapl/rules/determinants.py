@@ -6,7 +6,14 @@ With B the inverse of A,
 
 (Petersen and Pedersen, The Matrix Cookbook, 2012, eqs. 43 and 40). So `slogdet` computes the
 inverse once, and all columns of a second derivative are products with it, where the rule that JAX
-derives solves with the matrix once per column.
+derives solves with the matrix once per column. Of a complex matrix neither the logarithm's real
+part nor the sign is holomorphic. Their common part is: with s the sign where the derivative is
+taken, held fixed,
+
+    log det A - log s = log|det A|  at this place,     log|det A| = Re(log det A - log s),
+    sign = s exp(i Im(log det A - log s)).
+
+So the call is written with that logarithm, which has the rule above.
 
 `det` of two or three rows is a call with a rule of its own since JAX 0.12, which factorises the
 matrix and solves; the second derivative is NaN at a singular matrix. Here it is the polynomial
@@ -28,12 +35,13 @@ from jax import Array, lax
 
 from ..edges.maps import label
 from ..edges.terms import Factor, Term
+from ..graph.inline import Rewritten
 from ..graph.listing import nested_primitives
-from ..graph.users_rules import is_users_rule
+from ..graph.users_rules import is_users_rule, rule_is_written_in
 from .registry import defrule
 from .site import Local, Piece, Site
 
-__all__ = ["known_call", "known_tangent", "layout_of_call", "placed"]
+__all__ = ["known_call", "known_tangent", "layout_of_call", "placed", "rewritten_call"]
 
 
 def known_call(name: str, params: dict[str, Any], orders: int) -> str | None:
@@ -48,11 +56,36 @@ def known_call(name: str, params: dict[str, Any], orders: int) -> str | None:
     """
     if name != "custom_jvp_call":
         return None
-    if any(e.primitive.name == "lu" for e in params["call_jaxpr"].jaxpr.eqns[:4]):
-        return "slogdet" if layout_of_call(params, jnp.linalg.slogdet) is not None else None
+    if rule_is_written_in(params, __file__):
+        return "complex slogdet"
+    if _holds_lu(params):
+        known = not _is_complex(params) and layout_of_call(params, jnp.linalg.slogdet) is not None
+        return "slogdet" if known else None
     if orders < 2 or is_users_rule(params) or "lu" not in nested_primitives(params):
         return None
     return "det" if layout_of_call(params, jnp.linalg.det) is not None else None
+
+
+def rewritten_call(name: str, params: dict[str, Any]) -> Rewritten | None:
+    """What stands in the place of a call of `slogdet` of a complex matrix, None for all others."""
+    if name != "custom_jvp_call" or not _is_complex(params):
+        return None
+    if rule_is_written_in(params, __file__) or len(params["call_jaxpr"].out_avals) != 2:
+        return None
+    layout = layout_of_call(params, jnp.linalg.slogdet)
+    if layout is None:
+        return None
+    way = _slogdet_by_logarithm if _holds_lu(params) else _slogdet_by_polynomial
+    return Rewritten(way(layout))
+
+
+def _holds_lu(params: dict[str, Any]) -> bool:
+    return any(e.primitive.name == "lu" for e in params["call_jaxpr"].jaxpr.eqns[:4])
+
+
+def _is_complex(params: dict[str, Any]) -> bool:
+    dtype = params["call_jaxpr"].in_avals[0].dtype
+    return bool(np.issubdtype(dtype, np.complexfloating))
 
 
 def known_tangent(name: str, params: dict[str, Any]) -> Callable[..., Any] | None:
@@ -78,8 +111,6 @@ def layout_of_call(params: dict[str, Any], function: Callable[..., Any]) -> tupl
     if len(program.invars) != 1:
         return None
     aval = program.invars[0].aval
-    if function is jnp.linalg.slogdet and not np.issubdtype(aval.dtype, np.floating):
-        return None  # a complex phase turns with the matrix
     rank = aval.ndim
     for depth in range(rank - 1):
         for mapped in itertools.product(*(range(rank - n) for n in range(depth))):
@@ -108,6 +139,47 @@ def _program(
     return str(jaxpr)
 
 
+@functools.lru_cache(maxsize=256)
+def _slogdet_by_logarithm(layout: tuple[int, ...]) -> Callable[[Array], list[Array]]:
+    def by_logarithm(matrix: Array) -> list[Array]:
+        sign, logarithm = _sign_and_logarithm(lax.transpose(matrix, layout))
+        size, angle = lax.real(logarithm), lax.imag(logarithm)
+        return [sign * lax.exp(lax.complex(lax.full_like(angle, 0), angle)), size]
+
+    return by_logarithm
+
+
+@functools.lru_cache(maxsize=256)
+def _slogdet_by_polynomial(layout: tuple[int, ...]) -> Callable[[Array], list[Array]]:
+    """Of two or three rows; JAX's own has a sign that does not turn in its body before 0.12."""
+
+    def by_polynomial(matrix: Array) -> list[Array]:
+        a, size = _entries(lax.transpose(matrix, layout)), matrix.shape[layout[-1]]
+        terms = [a[0, j] * _cofactor(a, 0, j, size) for j in range(size)]
+        determinant = functools.reduce(operator.add, terms)
+        magnitude = lax.abs(determinant)
+        divisor = lax.select(magnitude == 0, lax.full_like(magnitude, 1), magnitude)
+        sign = determinant / lax.convert_element_type(divisor, determinant.dtype)
+        return [sign, lax.log(magnitude)]
+
+    return by_polynomial
+
+
+@jax.custom_jvp
+def _sign_and_logarithm(matrix: Array) -> tuple[Array, Array]:
+    """The sign s of a determinant, which is held fixed, and log det - log s, a complex number."""
+    sign, size = jnp.linalg.slogdet(matrix)
+    return sign, lax.convert_element_type(size, sign.dtype)
+
+
+@_sign_and_logarithm.defjvp
+def _sign_and_logarithm_jvp(primals: Any, tangents: Any) -> Any:
+    ((matrix,), (moved,)) = (primals, tangents)
+    sign, logarithm = _sign_and_logarithm(matrix)
+    turned = jnp.trace(jnp.linalg.solve(matrix, moved), axis1=-1, axis2=-2)
+    return (sign, logarithm), (lax.full_like(sign, 0), turned)
+
+
 @defrule("slogdet")
 def _slogdet(site: Site, i: int, k: int) -> list[Piece]:
     """The sign is constant; the logarithm moves with the transposed inverse."""
@@ -115,6 +187,16 @@ def _slogdet(site: Site, i: int, k: int) -> list[Piece]:
         return []
     layout = layout_of_call(site.params, jnp.linalg.slogdet)
     assert layout is not None
+    return _by_inverse(site, i, layout)
+
+
+@defrule("complex slogdet")
+def _complex_slogdet(site: Site, i: int, k: int) -> list[Piece]:
+    """As of a real matrix; its dimensions are in order."""
+    return [] if k == 0 else _by_inverse(site, i, tuple(range(len(site.shape(i)))))
+
+
+def _by_inverse(site: Site, i: int, layout: tuple[int, ...]) -> list[Piece]:
     shape = tuple(site.shape(i)[d] for d in layout)
     batch = len(shape) - 2
     rows, columns = label(batch), label(batch + 1)

@@ -12,11 +12,11 @@ from typing import Any
 
 import jax
 
-from ..graph.inline import KNOWN_CALL
+from ..graph.inline import KNOWN_CALL, How
 from ..graph.listing import Equation, nested_primitives, scan_counts
 from .collectives import COLLECTIVES
 from .cotangents import is_linear
-from .determinants import known_call, known_tangent
+from .determinants import known_call, known_tangent, rewritten_call
 from .registry import CALLS, RULES, defrule, find_user_rule
 from .site import Piece, Site, not_before
 
@@ -228,15 +228,14 @@ def _is_short(params: dict[str, Any]) -> bool:
     return steps * sum(1 for _ in nested_primitives(params)) <= MAX_UNROLLED
 
 
-def treatment(
-    primitive: Any, params: dict[str, Any], stack: tuple[str, ...], orders: int
-) -> str | Callable[..., Any]:
+def treatment(primitive: Any, params: dict[str, Any], stack: tuple[str, ...], orders: int) -> How:
     """What inlining does with an equation on an active input.
 
     A primitive with a rule is kept. One without is replaced by its tangent program, unless that
     program contains the same primitive again: then it is linear, and opaque, or where it is seen to
     be linear its body. A call of a function without a rule is replaced by the function's body, a
-    small determinant by the tangent program of its polynomial.
+    small determinant by the tangent program of its polynomial, that of a complex matrix' sign and
+    logarithm by one with a holomorphic part.
     """
     if primitive.name == "scan" and _is_short(params):
         return "unroll"
@@ -248,6 +247,9 @@ def treatment(
     known = known_call(name, params, orders)
     if known is not None:
         return KNOWN_CALL + known
+    rewritten = rewritten_call(name, params)
+    if rewritten is not None:
+        return rewritten
     tangent = known_tangent(name, params)
     if tangent is not None:
         return tangent

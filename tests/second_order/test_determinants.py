@@ -14,6 +14,7 @@ from graphax_lapl import (
     jacve,
     laplacian_ve,
     local_kinetic_energy,
+    value_and_jacve,
 )
 from tests.checks import assert_same
 from tests.second_order.checks import check_second_order
@@ -39,7 +40,7 @@ def log_sum(weights: Any, r: Any) -> Any:
     return jnp.log(jnp.abs(jnp.sum(terms))) + largest + jnp.sum(distances / (1 + distances))
 
 
-def nearly_singular(seed: int, n: int, determinants: int) -> tuple[Any, Any]:
+def nearly_singular(seed: int, n: int, determinants: int, complex_: bool) -> tuple[Any, Any]:
     """Weights for which the matrices have the condition number `CONDITION`, and positions."""
     rng = np.random.default_rng(seed)
     r = rng.normal(size=(n, 3))
@@ -48,20 +49,26 @@ def nearly_singular(seed: int, n: int, determinants: int) -> tuple[Any, Any]:
     scales = CONDITION ** -np.linspace(0.0, 1.0, n)
     weights = []
     for _ in range(determinants):
-        left, right = (np.linalg.qr(rng.normal(size=(n, n)))[0] for _ in range(2))
+        made = [rng.normal(size=(n, n)) for _ in range(2)]
+        if complex_:
+            made = [matrix + 1j * rng.normal(size=(n, n)) for matrix in made]
+        left, right = (np.linalg.qr(matrix)[0] for matrix in made)
         weights.append(np.linalg.pinv(features) @ (left * scales) @ right)
     return np.stack(weights), r
 
 
 @pytest.mark.usefixtures("standard_promotion")
 @pytest.mark.parametrize(
-    "n", [3, pytest.param(8, marks=pytest.mark.conformance), pytest.param(6)], ids=str
+    ("n", "complex_"),
+    [(3, False), pytest.param(8, False, marks=pytest.mark.conformance), (6, False), (4, True)],
+    ids=str,
 )
-def test_error_in_single_precision_is_no_larger_than_that_of_jax(n: int) -> None:
+def test_error_in_single_precision_is_no_larger_than_that_of_jax(n: int, complex_: bool) -> None:
     """At the same numbers of 32 bits, against 64 bits, over several seeds."""
-    made = [nearly_singular(seed, n, 2) for seed in range(SEEDS)]
-    single = [jnp.stack([pair[k] for pair in made]).astype(jnp.float32) for k in (0, 1)]
-    double = [array.astype(jnp.float64) for array in single]
+    made = [nearly_singular(seed, n, 2, complex_) for seed in range(SEEDS)]
+    weights, r = (np.stack([pair[k] for pair in made]) for k in (0, 1))
+    single = [jnp.asarray(weights, np.complex64 if complex_ else np.float32), jnp.float32(r)]
+    double = [array.astype(np.promote_types(array.dtype, np.float64)) for array in single]
 
     def trace(hessian: Any) -> Any:
         return jnp.trace(jnp.reshape(hessian, (3 * n, 3 * n)))
@@ -202,3 +209,50 @@ def test_complex_determinants_are_their_cofactors_too(n: int) -> None:
     check_second_order(log_abs, x)
     graph = computational_graph(log_abs, x, kind="laplacian")
     assert not {"lu", "custom_linear_solve"} & {vertex.primitive for vertex in graph.vertices}
+
+
+@pytest.mark.usefixtures("standard_promotion")
+@pytest.mark.parametrize("n", [2, 3])
+def test_sign_and_logarithm_of_complex_determinants(n: int) -> None:
+    """Both, of a batch that is mapped along its last axis, and in a training step."""
+    rng = np.random.default_rng(n)
+    waves, x = jnp.asarray(rng.normal(size=(3, n))), jnp.asarray(rng.normal(size=(n, 3)))
+
+    def parts(waves: Any, x: Any) -> Any:
+        orbitals = [jnp.exp(1j * (x @ w)) + 0.3 * (x @ w) for w in (waves, 0.6 * waves)]
+        pair = jnp.stack([orbitals[0], orbitals[1].T], 2)
+        sign, size = jax.vmap(jnp.linalg.slogdet, in_axes=2)(pair)
+        total = jnp.sum(sign * jnp.exp(size))
+        return jnp.stack([*size, *sign.real, *sign.imag, total.real, total.imag])
+
+    check_second_order(lambda x: parts(waves, x), x, orders=("forward", "reverse"))
+    weights = jnp.asarray(rng.normal(size=8))
+
+    def reference(waves: Any) -> Any:
+        hessian = jax.hessian(parts, 1)(waves, x)
+        return weights @ jnp.trace(jnp.reshape(hessian, (8, 3 * n, 3 * n)), axis1=1, axis2=2)
+
+    def ours(waves: Any) -> Any:
+        return weights @ laplacian_ve(parts, argnums=1)(waves, x)
+
+    slopes = jax.jit(lambda waves: (jax.grad(ours)(waves), jax.grad(reference)(waves)))(waves)
+    assert_same(*slopes)
+    graph = computational_graph(parts, waves, x, argnums=1, kind="laplacian")
+    names = {vertex.primitive for vertex in graph.vertices}
+    assert ("complex slogdet" in names) == (n > 2)
+    assert not {"lu", "custom_linear_solve"} & names
+
+
+@pytest.mark.usefixtures("standard_promotion")
+def test_sign_and_logarithm_of_a_singular_complex_matrix() -> None:
+    """Values are those of JAX, a sign of zero and an infinite logarithm."""
+    for n in (2, 3):  # written as a polynomial, and by its logarithm
+        matrix = jnp.ones((n, n), complex)
+
+        def parts(t: Any, matrix: Any = matrix) -> Any:
+            sign, size = jnp.linalg.slogdet(matrix * t)
+            return jnp.abs(sign), size
+
+        (sign, size), _ = value_and_jacve(parts)(1.0)
+        assert sign == 0.0
+        assert size == -np.inf
