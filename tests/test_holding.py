@@ -11,10 +11,11 @@ import pytest
 from benchmarks.problems import PROBLEMS
 from benchmarks.problems.problem import over_batch
 from graphax_lapl import jacve, laplacian_ve, make_plan
-from graphax_lapl.emit.holding import held, tangents_held
+from graphax_lapl.emit.holding import BARRIERS_STAND, held, tangents_held
 from graphax_lapl.program.fusion import FusedProgram, worth_holding
 from graphax_lapl.program.sines import SINES_SIZE, sines
 
+NUMBERS = {"dimension_numbers": ("NHWC", "HWIO", "NHWC")}
 BATCH = 1024  # more than the arm's sines and cosines need to be held
 
 
@@ -219,3 +220,28 @@ def test_columns_of_a_narrow_place_meet_its_metric_as_they_are_stored():
     np.testing.assert_allclose(
         jax.vmap(laplacian_ve(fun))(xs), jax.vmap(trace)(xs), rtol=1e-9, atol=1e-9
     )
+
+
+def test_columns_of_convolutions_are_stored_as_they_are_pushed():
+    keys = jax.random.split(jax.random.key(9), 3)
+    shapes = ((3, 3, 1, 8), (3, 3, 8, 8), (2, 8, 8))
+    first, second, xs = map(jax.random.normal, keys, shapes)
+
+    def fun(kernels, x):
+        h = x[None, :, :, None]
+        for kernel in kernels:
+            h = jnp.tanh(jax.lax.conv_general_dilated(h, 0.3 * kernel, (1, 1), "SAME", **NUMBERS))
+        return jnp.mean(h)
+
+    def laplacian(kernels, xs):
+        return jax.vmap(laplacian_ve(fun, argnums=1), (None, 0))(kernels, xs)
+
+    def trace(x):
+        return jnp.trace(jax.hessian(fun, 1)((first, second), x).reshape(64, 64))
+
+    # 64 columns through the first convolution, and the slope behind it.
+    text = str(jax.make_jaxpr(laplacian)((first, second), xs))
+    assert not re.search(r"8,8,8,64\] = transpose", text)
+    assert barriers(laplacian, (first, second), xs) == (1 if BARRIERS_STAND else 0)
+    found = jax.jit(laplacian)((first, second), xs)
+    np.testing.assert_allclose(found, jax.jit(jax.vmap(trace))(xs), rtol=1e-9)

@@ -287,10 +287,14 @@ class ApplyOpaque:
 
 @immutable
 class MaterializeOpaque:
-    """The array of an opaque linear map, by the cheaper of its columns and its rows."""
+    """The array of an opaque linear map, by the cheaper of its columns and its rows.
+
+    With `columns_first`, of one that is written by columns, its input axes are the first ones.
+    """
 
     opaque: Opaque
     map_shape: tuple[int, ...]
+    columns_first: bool = False
 
     @property
     def by_rows(self) -> bool:
@@ -305,7 +309,10 @@ class MaterializeOpaque:
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of the result."""
-        return self.map_shape
+        if not self.columns_first:
+            return self.map_shape
+        split = self.opaque.batch + self.opaque.outputs
+        return self.map_shape[split:] + self.map_shape[:split]
 
     @lazy
     def cost(self) -> Cost:

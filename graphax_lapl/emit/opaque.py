@@ -290,8 +290,7 @@ def _by_columns(operations: Sequence[MaterializeOpaque], maps: Sequence[LinearMa
         place = intos.index(linear.reference.into)
         image = columns[outs.index(linear.reference.out)]
         own = lax.slice_in_dim(image, ends[place], ends[place + 1])
-        turned = lax.transpose(own, [*range(1, own.ndim), 0])
-        arrays.append(lax.reshape(turned, operation.map_shape))
+        arrays.append(_result(operation, own))
     return arrays
 
 
@@ -412,7 +411,7 @@ def _identity(core: tuple[int, ...]) -> Structure:
 
 
 def _result(operation: OpaqueOperation, moved: Array) -> Array:
-    if isinstance(operation, ApplyOpaque):
+    if isinstance(operation, ApplyOpaque) or operation.columns_first:
         return lax.reshape(moved, operation.shape)
     # From (count, *batch, *other core) to (*batch, *out, *in).
     batch, rank = len(_parts(operation)[0]), moved.ndim

@@ -164,24 +164,39 @@ def by_polynomials(x: Array) -> Pair:
     """Both by polynomials, for arguments that they are made for."""
     evaluation = _EVALUATIONS[x.dtype]
     n = lax.round(x * x.dtype.type(2 / np.pi), lax.RoundingMethod.TO_NEAREST_EVEN)
-    *exact, last = (n * x.dtype.type(part) for part in evaluation.half_pi)
-    high, rest = x, -last
-    for product in exact:
-        difference = high - product
-        rest = rest + ((high - difference) - product)  # what the difference has lost
-        high = difference
-    r = high + rest
-    rest = (high - r) + rest
+    first, second, third, last = (n * x.dtype.type(part) for part in evaluation.half_pi)
+    high = x - first  # exact, as are the first three products
+    middle = high - second
+    lost = (high - middle) - second  # zero where little of the argument is left
+    low = third - lost
+    r = middle - low
+    rest = ((middle - r) - low) - last
     z = r * r
     sine = r + (r * (z * _polynomial(evaluation.sine, z)) + rest)
     cosine = 1 - (z * 0.5 - (z * (z * _polynomial(evaluation.cosine, z)) - r * rest))
-    quadrant = lax.convert_element_type(n, np.int32)
+    quadrant = _last_bits(n)
     odd = (quadrant & 1) == 1
     of_sine, of_cosine = lax.select(odd, cosine, sine), lax.select(odd, sine, cosine)
     return (
-        lax.select(x == 0, x, lax.select((quadrant & 2) == 2, -of_sine, of_sine)),
-        lax.select(((quadrant + 1) & 2) == 2, -of_cosine, of_cosine),
+        lax.select(x == 0, x, _negated(of_sine, quadrant)),
+        _negated(of_cosine, quadrant + 1),
     )
+
+
+def _last_bits(n: Array) -> Array:
+    """Integers of which the last bits are those of whole numbers, in two's complement.
+
+    A conversion would be guarded against numbers that are too large for integers.
+    """
+    shift = n.dtype.type(1.5 * 2.0 ** jnp.finfo(n.dtype).nmant)
+    return lax.bitcast_convert_type(n + shift, np.dtype(f"int{n.dtype.itemsize * 8}"))
+
+
+def _negated(value: Array, quadrant: Array) -> Array:
+    """The value with the opposite sign where the second bit is set."""
+    sign = (quadrant & 2) << (value.dtype.itemsize * 8 - 2)
+    bits = lax.bitcast_convert_type(value, quadrant.dtype) ^ sign
+    return lax.bitcast_convert_type(bits, value.dtype)
 
 
 def _polynomial(coefficients: tuple[float, ...], z: Array) -> Array:

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from ..edges.operations import ApplyOpaque, Combine, Einsum, Read
+from ..edges.operations import ApplyOpaque, Assemble, Combine, Einsum, Read
 from .instructions import (
     ConstantInstruction,
     EdgeInstruction,
@@ -44,6 +44,7 @@ __all__ = [
     "Fusion",
     "Step",
     "convolution_results",
+    "scales_before_convolutions",
     "worth_holding",
     "worth_holding_for_derivatives",
 ]
@@ -312,6 +313,25 @@ def convolution_results(program: Program) -> frozenset[int]:
     axes.
     """
     return frozenset(slot for _, slot in _convolutions(program))
+
+
+def scales_before_convolutions(program: Program) -> frozenset[int]:
+    """Slots that columns are multiplied by on their way into a convolution, and that others read.
+
+    XLA evaluates a slope once for the columns and once for the sum of their squares, and runs what
+    is ready first: the next convolution, while the columns before the slope are still needed. With
+    the slope in memory both are ready at once, and that sum comes first.
+    """
+    makers = {slot: i for i in program.instructions for slot in i.outputs}
+    readers = Counter(slot for i in program.instructions for slot in set(i.inputs))
+    found: set[int] = set()
+    for operand, _ in _convolutions(program):
+        made = makers.get(operand)
+        if made is not None and isinstance(getattr(made, "operation", None), Assemble):
+            made = makers.get(made.inputs[0])
+        if made is not None and isinstance(getattr(made, "operation", None), Einsum):
+            found.update(slot for slot in made.inputs if slot in makers and readers[slot] > 1)
+    return frozenset(slot for slot in found if not isinstance(makers[slot], EdgeInstruction))
 
 
 def _convolutions(program: Program) -> Iterator[tuple[int, int]]:

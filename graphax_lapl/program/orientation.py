@@ -7,11 +7,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from ..edges.maps import IndexMap, label
-from ..edges.operations import Einsum, Overlay, Read
+from ..edges.operations import Einsum, MaterializeOpaque, Overlay, Read
 from ..edges.terms import Term, with_terms
 from .instructions import Block, EdgeInstruction, Instruction, Program, Slot
 
-__all__ = ["contracted_last", "oriented", "plain_products"]
+__all__ = ["columns_first", "contracted_last", "oriented", "plain_products"]
 
 
 def contracted_last(program: Program, fixed: Collection[int] = ()) -> Program:
@@ -120,6 +120,53 @@ def _wanted(operation: Einsum, read: Read) -> tuple[int, ...] | None:
     if len(operation.reads) < 2 or operation.written_out:
         return None
     return tuple(sorted(axes, key=lambda k: not summed.isdisjoint(read.axes[k].labels)))
+
+
+def columns_first(program: Program) -> Program:
+    """The program whose opaque maps hold their columns one after the other, as they are pushed.
+
+    That is where elementwise products have the columns first as well, and all else that reads a
+    map sums it or its squares. Otherwise it is transposed in memory for such a sum.
+    """
+    results = {slot for row in program.blocks for block in row for slot in block.slots}
+    results.update(program.values)
+    readers: dict[int, list[tuple[int, int]]] = {}
+    for place, instruction in enumerate(program.instructions):
+        for position, slot in enumerate(instruction.inputs):
+            readers.setdefault(slot, []).append((place, position))
+    slots, instructions = list(program.slots), list(program.instructions)
+    for place, made in enumerate(program.instructions):
+        operation = getattr(made, "operation", None)
+        if not isinstance(operation, MaterializeOpaque) or operation.by_rows:
+            continue
+        (slot,) = made.outputs
+        split = operation.opaque.batch + operation.opaque.outputs
+        reads = readers.get(slot, [])
+        if slot in results or not all(
+            _takes_columns_first(instructions[k], position, split) for k, position in reads
+        ):
+            continue
+        assert isinstance(made, EdgeInstruction)
+        operation = replace(operation, columns_first=True)
+        instructions[place] = replace(made, operation=operation)
+        slots[slot] = Slot(operation.shape, slots[slot].dtype)
+        order = (*range(split, len(operation.shape)), *range(split))
+        for k, position in reads:
+            instructions[k] = _reading(instructions[k], position, order)
+    return replace(program, slots=slots, instructions=instructions)
+
+
+def _takes_columns_first(instruction: Instruction, position: int, split: int) -> bool:
+    """Whether an operand may as well have the axes from `split` on first."""
+    operation = getattr(instruction, "operation", None)
+    if not isinstance(operation, Einsum):
+        return False
+    if {name for name, _ in operation.sizes} != {*operation.output}:
+        return len({frozenset(read.labels()) for read in operation.reads}) == 1
+    axes = operation.reads[position].axes
+    parts = ([n for axis in part for n in axis.labels] for part in (axes[split:], axes[:split]))
+    columns, rest = ([operation.output.index(name) for name in part] for part in parts)
+    return not columns or not rest or max(columns) < min(rest)
 
 
 def plain_products(program: Program) -> Program | None:

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from .fixed_factors import take_out_fixed_factors
 from .instructions import Program
 from .joined_sums import join_sums
-from .orientation import contracted_last
+from .orientation import columns_first, contracted_last
 from .permutations import share_permuted
 from .reassociation import reassociate
 
@@ -23,4 +23,4 @@ def tidied(program: Program, moving: Collection[int]) -> Program:
     """
     joined = join_sums(reassociate(program.without_dead_code(None)))
     tidy = share_permuted(take_out_fixed_factors(joined, moving))
-    return contracted_last(tidy, tidy.unreached(moving))
+    return columns_first(contracted_last(tidy, tidy.unreached(moving)))
