@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from ..edges.operations import ApplyOpaque, Combine, Einsum, Read
+from ..edges.operations import ApplyOpaque, Assemble, Combine, Einsum, Read
 from .instructions import (
     ConstantInstruction,
     EdgeInstruction,
@@ -31,6 +31,7 @@ from .timings import (
     KERNEL,
     MEMORY,
     OPERATION,
+    PLACING,
     Expression,
     expression_of,
     local_expression,
@@ -225,9 +226,12 @@ class FusedProgram(Fusion):
             operation, cost = instruction.operation, instruction.operation.cost
             if isinstance(operation, Einsum | Combine):
                 work = math.prod(size for _, size in operation.sizes)
-                summed = {n for n, _ in operation.sizes} - {*operation.output}
-                expression = Expression(0.0, bool(summed), not _is_matrix_product(operation))
+                expression = Expression(0.0, _is_sum(operation), not _is_matrix_product(operation))
             nanoseconds = (cost.muls + cost.adds) * OPERATION
+            if isinstance(operation, Assemble) and len(operation.structure.terms) > 1:
+                # Every element of the loop asks of every term whether it stands there.
+                expression = Expression(0.0, False, True)
+                nanoseconds += len(operation.structure.terms) * work * PLACING
         elif isinstance(instruction, PrimalInstruction):
             expression = expression_of([instruction.equation.name])
             work = max(work, *(self.sizes[s] for s in instruction.inputs), 1)
@@ -339,6 +343,13 @@ def _read_by_results(program: Program) -> Iterator[int]:
         for block in row:
             yield from block.slots
     yield from program.values
+
+
+def _is_sum(operation: Einsum | Combine) -> bool:
+    """Whether it sums over a label in a loop of its own, whose result is in memory."""
+    if isinstance(operation, Einsum) and operation.written_out:
+        return False
+    return {n for n, _ in operation.sizes} - {*operation.output} != set()
 
 
 def _is_matrix_product(operation: Einsum | Combine) -> bool:
