@@ -11,6 +11,7 @@ import pytest
 from benchmarks.problems import PROBLEMS
 from benchmarks.problems.problem import over_batch
 from graphax_lapl import jacve, laplacian_ve, make_plan
+from graphax_lapl.edges.operations import Assemble, Einsum
 from graphax_lapl.emit.holding import BARRIERS_STAND, held, tangents_held
 from graphax_lapl.program.fusion import FusedProgram, worth_holding
 from graphax_lapl.program.sines import SINES_SIZE, sines
@@ -245,3 +246,34 @@ def test_columns_of_convolutions_are_stored_as_they_are_pushed():
     assert barriers(laplacian, (first, second), xs) == (1 if BARRIERS_STAND else 0)
     found = jax.jit(laplacian)((first, second), xs)
     np.testing.assert_allclose(found, jax.jit(jax.vmap(trace))(xs), rtol=1e-9)
+
+
+def filtered(factor):
+    """A covariance after one measurement: products of 4 x 4 matrices, one with a half-empty one."""
+    move = jnp.asarray(np.eye(4) + 0.1 * np.eye(4, k=2))
+    covariance = move @ (factor @ factor.T + jnp.eye(4)) @ move.T
+    gain = covariance[:, :2] @ jnp.asarray([[2.0, -0.5], [-0.5, 1.0]])
+    return covariance - (jnp.tanh(gain) @ covariance[:2]) @ covariance
+
+
+def test_sums_of_placed_terms_are_repeated_by_written_out_products():
+    factor = jax.random.normal(jax.random.key(5), (BATCH, 4, 4), jnp.float64) / 4
+    program = make_plan(filtered, factor[0], order="forward").program
+    fused = FusedProgram(program)
+    steps = zip(program.instructions, fused.steps, strict=True)
+    operations = [(getattr(i, "operation", None), step) for i, step in steps]
+    products = [s for o, s in operations if isinstance(o, Einsum) and o.written_out]
+    placed = {
+        slot
+        for o, step in operations
+        if isinstance(o, Assemble) and len(o.structure.terms) > 1
+        for slot in step.outputs
+    }
+    assert products
+    assert not any(step.kept for step in products)  # elementwise: every reader repeats them
+    evaluations = fused.evaluations(())
+    assert max(evaluations[slot] for slot in placed) > 1
+    assert placed & fused.held_at(BATCH)
+    found = jax.jit(jax.vmap(jacve(filtered, order="forward")))(factor)
+    expected = jax.jit(jax.vmap(jax.jacrev(filtered)))(factor)
+    np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-10)

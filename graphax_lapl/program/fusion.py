@@ -31,6 +31,7 @@ from .timings import (
     KERNEL,
     MEMORY,
     OPERATION,
+    PLACING,
     Expression,
     expression_of,
     local_expression,
@@ -201,15 +202,23 @@ class Fusion:
 class FusedProgram(Fusion):
     """A program as kernels."""
 
-    def __init__(self, program: Program, apart: bool = False, once: Collection[int] = ()):
+    def __init__(
+        self,
+        program: Program,
+        apart: bool = False,
+        once: Collection[int] = (),
+        again: bool = False,
+    ):
         """Read off what every instruction costs.
 
         Args:
             program: the program.
             apart: whether the arrays are so large that sines have loops of their own.
             once: slots that are made without evaluating anything more than once.
+            again: whether it is of second order. Products written out, and sums of terms in their
+                places, are then taken to be in memory: most of its products are the library's.
         """
-        self.program, self.once = program, once
+        self.program, self.once, self.again = program, once, again
         pairs = sines(program)
         #: Sines that sums evaluate, and those that are in memory before they are read.
         self.inside = {slot for slot, sine in pairs.items() if sine.inside}
@@ -226,9 +235,13 @@ class FusedProgram(Fusion):
             operation, cost = instruction.operation, instruction.operation.cost
             if isinstance(operation, Einsum | Combine):
                 work = math.prod(size for _, size in operation.sizes)
-                summed = {n for n, _ in operation.sizes} - {*operation.output}
-                expression = Expression(0.0, bool(summed), not _is_matrix_product(operation))
+                kept = _is_sum(operation, written_out=self.again)
+                expression = Expression(0.0, kept, not _is_matrix_product(operation))
             nanoseconds = (cost.muls + cost.adds) * OPERATION
+            if not self.again and isinstance(operation, Assemble) and _is_placed(operation):
+                # Every element of the loop asks of every term whether it stands there.
+                expression = Expression(0.0, False, True)
+                nanoseconds += len(operation.structure.terms) * work * PLACING
         elif isinstance(instruction, PrimalInstruction):
             expression = expression_of([instruction.equation.name])
             work = max(work, *(self.sizes[s] for s in instruction.inputs), 1)
@@ -271,8 +284,8 @@ def worth_holding(program: Program, again: bool = False) -> dict[int, tuple[int,
         return {}
     pairs = sines(program)
     once = within_sums(program, products=True) if again else frozenset()
-    small = FusedProgram(program, once=once)
-    large = FusedProgram(program, apart=True, once=once) if pairs else small
+    small = FusedProgram(program, once=once, again=again)
+    large = FusedProgram(program, apart=True, once=once, again=again) if pairs else small
     within = within_sums(program) if SINES_INSIDE else frozenset()
     for fused in (small, large):
         fused.shared -= fused.inside | fused.stored | within
@@ -297,7 +310,7 @@ def worth_holding_for_derivatives(program: Program) -> dict[int, tuple[int, int]
         return {}
     ranges = {slot: (2, UNBOUNDED) for slot, _ in _convolutions(program)}
     pairs = sines(program)
-    for step in FusedProgram(program).steps:
+    for step in FusedProgram(program, again=True).steps:
         saved = step.nanoseconds - MEMORY * step.work
         if step.inside and not step.kept and saved > 0:
             for slot in step.outputs:
@@ -359,6 +372,23 @@ def _read_by_results(program: Program) -> Iterator[int]:
         for block in row:
             yield from block.slots
     yield from program.values
+
+
+def _is_sum(operation: Einsum | Combine, written_out: bool) -> bool:
+    """Whether it sums over a label in a loop of its own, whose result is in memory.
+
+    Args:
+        operation: the operation.
+        written_out: what is said of a product that is written out as a few elementwise ones.
+    """
+    if isinstance(operation, Einsum) and operation.written_out:
+        return written_out
+    return {n for n, _ in operation.sizes} - {*operation.output} != set()
+
+
+def _is_placed(operation: Assemble) -> bool:
+    """Whether it is a sum of several terms, each of which is put into its place."""
+    return len(operation.structure.terms) > 1
 
 
 def _is_matrix_product(operation: Einsum | Combine) -> bool:

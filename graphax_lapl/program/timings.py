@@ -21,6 +21,7 @@ __all__ = [
     "KERNEL",
     "MEMORY",
     "OPERATION",
+    "PLACING",
     "PRIMITIVES",
     "Expression",
     "expression_of",
@@ -36,6 +37,9 @@ CACHE = 0.15
 MEMORY = 3.0
 #: Nanoseconds per element of an addition, multiplication, comparison or selection.
 OPERATION = 0.02
+#: Nanoseconds per element and term of comparing positions, where a matrix is written as a sum of
+#: terms in their places.
+PLACING = 2.0
 #: Nanoseconds per element of dearer elementwise primitives.
 PRIMITIVES: Mapping[str, float] = {
     "sin": 10.0,
