@@ -290,7 +290,9 @@ def _by_columns(operations: Sequence[MaterializeOpaque], maps: Sequence[LinearMa
         place = intos.index(linear.reference.into)
         image = columns[outs.index(linear.reference.out)]
         own = lax.slice_in_dim(image, ends[place], ends[place + 1])
-        arrays.append(_result(operation, own))
+        if not operation.columns_first:  # also what would be written by rows on its own
+            own = lax.transpose(own, [*range(1, own.ndim), 0])
+        arrays.append(lax.reshape(own, operation.shape))
     return arrays
 
 
