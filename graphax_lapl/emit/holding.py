@@ -72,6 +72,8 @@ def held(value: Array, sizes: tuple[int, int] = HELD_SIZES) -> Array:
         sizes: numbers of elements, those of a batch together, from which on it is held, and from
             which on it is not.
     """
+    if jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended):  # keys of random numbers
+        return value
     result: Array = _holder(sizes)(value)
     return result
 

@@ -75,8 +75,10 @@ def rewritten_call(name: str, params: dict[str, Any]) -> Rewritten | None:
     layout = layout_of_call(params, jnp.linalg.slogdet)
     if layout is None:
         return None
-    way = _slogdet_by_logarithm if _holds_lu(params) else _slogdet_by_polynomial
-    return Rewritten(way(layout))
+    if _holds_lu(params):
+        return Rewritten(_slogdet_by_logarithm(layout))
+    rows = params["call_jaxpr"].in_avals[0].shape[layout[-1]]
+    return Rewritten(_slogdet_by_polynomial(layout)) if rows in (1, 2, 3) else None
 
 
 def _holds_lu(params: dict[str, Any]) -> bool:
@@ -151,7 +153,7 @@ def _slogdet_by_logarithm(layout: tuple[int, ...]) -> Callable[[Array], list[Arr
 
 @functools.lru_cache(maxsize=256)
 def _slogdet_by_polynomial(layout: tuple[int, ...]) -> Callable[[Array], list[Array]]:
-    """Of two or three rows; JAX's own has a sign that does not turn in its body before 0.12."""
+    """Of one to three rows; JAX's own has a sign that does not turn in its body before 0.12."""
 
     def by_polynomial(matrix: Array) -> list[Array]:
         a, size = _entries(lax.transpose(matrix, layout)), matrix.shape[layout[-1]]
@@ -259,6 +261,8 @@ def _entries(matrix: Array) -> dict[tuple[int, int], Array]:
 
 def _cofactor(a: dict[tuple[int, int], Array], i: int, j: int, size: int) -> Array:
     """The derivative of a determinant with respect to one entry."""
+    if size == 1:
+        return lax.full_like(a[0, 0], 1)
     if size == 2:
         return a[1 - i, 1 - j] if i == j else -a[1 - i, 1 - j]
     (k, m), (n, p) = (((row + 1) % 3, (row + 2) % 3) for row in (i, j))

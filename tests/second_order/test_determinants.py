@@ -212,7 +212,7 @@ def test_complex_determinants_are_their_cofactors_too(n: int) -> None:
 
 
 @pytest.mark.usefixtures("standard_promotion")
-@pytest.mark.parametrize("n", [2, 3])
+@pytest.mark.parametrize("n", [1, 2, 3])
 def test_sign_and_logarithm_of_complex_determinants(n: int) -> None:
     """Both, of a batch that is mapped along its last axis, and in a training step."""
     rng = np.random.default_rng(n)
