@@ -107,6 +107,6 @@ def test_where_only_sums_read_them_they_are_left_to_the_sums():
 
     value, step = (str(jax.make_jaxpr(f)(weights, xs)) for f in (loss, jax.grad(loss)))
     assert bool(GUARD.search(value)) == (not SINES_INSIDE)
-    assert GUARD.search(step)  # though none has a tangent
+    assert bool(GUARD.search(step)) == (not SINES_INSIDE)  # though none has a tangent
     text = jax.jit(jax.grad(loss)).lower(weights, xs).compile().as_text()
     assert len(re.findall(r"\b(?:sine|cosine)\(", text)) == 2
