@@ -277,3 +277,22 @@ def test_sums_of_placed_terms_are_repeated_by_written_out_products():
     found = jax.jit(jax.vmap(jacve(filtered, order="forward")))(factor)
     expected = jax.jit(jax.vmap(jax.jacrev(filtered)))(factor)
     np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-10)
+
+
+def test_what_written_out_products_read_is_held_in_large_batches():
+    """Evaluated in slices for every entry of their results; a quotient by a row's norm as well."""
+
+    def scores(weights, tokens):
+        rows = tokens / jnp.sqrt(1 + jnp.sum(tokens**2, axis=1, keepdims=True))
+        return jnp.sum(jnp.tanh((rows @ weights) @ rows.T))
+
+    weights, tokens = jax.random.normal(jax.random.key(6), (8, 8)), jnp.ones((4, 8))
+    program = make_plan(scores, weights, tokens, argnums=0).program
+    fused = FusedProgram(program)
+    held = fused.held_at(1 << 17)  # whose results are larger than the cache
+    made = {slot: i for i in program.instructions for slot in i.outputs}
+    (product,) = (s for s in held if getattr(getattr(made[s], "operation", None), "written_out", 0))
+    (block,) = program.blocks[0]
+    assert product in made[block.slots[0]].inputs
+    assert "div" in {str(made[slot]) for slot in held}
+    assert fused.held_at(1) == set()

@@ -32,6 +32,7 @@ from .timings import (
     MEMORY,
     OPERATION,
     PLACING,
+    SLICED,
     Expression,
     expression_of,
     local_expression,
@@ -75,6 +76,7 @@ class Step:
         kept: its result is in memory before it is read.
         inside: its operands are evaluated inside its own loop.
         once: even so, each of their elements is evaluated once.
+        sliced: its loop reads slices of them, so that what is evaluated inside is not vectorised.
     """
 
     inputs: tuple[int, ...]
@@ -84,6 +86,7 @@ class Step:
     kept: bool
     inside: bool
     once: bool = False
+    sliced: bool = False
 
 
 class Fusion:
@@ -121,7 +124,10 @@ class Fusion:
         }
 
     def evaluations(self, held: Collection[int]) -> list[float]:
-        """How often every slot is evaluated: in how many kernels, and how often in each."""
+        """How often every slot is evaluated: in how many kernels, and how often in each.
+
+        An evaluation that is not vectorised counts as several.
+        """
         return self._backward(set(held), None)
 
     def expressions(self, held: Collection[int]) -> list[float]:
@@ -154,25 +160,28 @@ class Fusion:
         """Evaluations of every slot; removes from `held` what is not to be kept."""
         kernels = [0] * len(self.sizes)
         repeated = [1.0] * len(self.sizes)
+        sliced = [False] * len(self.sizes)
         counted = [0.0] * len(self.sizes)
         for number, slot in enumerate(self.results):
             kernels[slot] |= 1 << number
         number = len(self.results)
         for step in reversed(self.steps):
-            own, times = 0, 1.0
+            own, times, slices = 0, 1.0, False
             for slot in step.outputs:
                 own |= kernels[slot]
-                times = max(times, repeated[slot])
-                counted[slot] = kernels[slot].bit_count() * repeated[slot]
+                times, slices = max(times, repeated[slot]), slices or sliced[slot]
+                slower = SLICED if sliced[slot] and repeated[slot] > 1 else 1.0
+                counted[slot] = kernels[slot].bit_count() * repeated[slot] * slower
                 if keep is not None and slot in held and not keep(slot, counted[slot]):
                     held.remove(slot)
             if step.kept or not held.isdisjoint(step.outputs):
-                own, times = 1 << number, 1.0
+                own, times, slices = 1 << number, 1.0, False
                 number += 1
             for slot in step.inputs:
                 kernels[slot] |= own
                 if step.inside and not step.once:
                     repeated[slot] = max(repeated[slot], times * step.work / self.sizes[slot])
+                    sliced[slot] = sliced[slot] or slices or step.sliced
         return counted
 
     def _forward(
@@ -243,7 +252,10 @@ class FusedProgram(Fusion):
                 expression = Expression(0.0, False, True)
                 nanoseconds += len(operation.structure.terms) * work * PLACING
         elif isinstance(instruction, PrimalInstruction):
-            expression = expression_of([instruction.equation.name])
+            name = instruction.equation.name
+            if name == "div" and self.sizes[instruction.inputs[-1]] < work:
+                name = "mul"  # by the reciprocal of what is repeated
+            expression = expression_of([name])
             work = max(work, *(self.sizes[s] for s in instruction.inputs), 1)
             nanoseconds = work * expression.nanoseconds
         elif isinstance(instruction, LocalInstruction):
@@ -263,6 +275,7 @@ class FusedProgram(Fusion):
             expression.kept or not self.stored.isdisjoint(instruction.outputs),
             expression.inside,
             bool(instruction.outputs) and all(s in self.once for s in instruction.outputs),
+            not self.again and _is_written_out(instruction),
         )
 
 
@@ -384,6 +397,12 @@ def _is_sum(operation: Einsum | Combine, written_out: bool) -> bool:
     if isinstance(operation, Einsum) and operation.written_out:
         return written_out
     return {n for n, _ in operation.sizes} - {*operation.output} != set()
+
+
+def _is_written_out(instruction: Instruction) -> bool:
+    """Whether it is a product that is written out as a few elementwise ones of slices."""
+    operation = getattr(instruction, "operation", None)
+    return isinstance(operation, Einsum) and operation.written_out
 
 
 def _is_placed(operation: Assemble) -> bool:

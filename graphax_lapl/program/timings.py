@@ -23,6 +23,7 @@ __all__ = [
     "OPERATION",
     "PLACING",
     "PRIMITIVES",
+    "SLICED",
     "Expression",
     "expression_of",
     "local_expression",
@@ -37,6 +38,9 @@ CACHE = 0.15
 MEMORY = 3.0
 #: Nanoseconds per element of an addition, multiplication, comparison or selection.
 OPERATION = 0.02
+#: How much longer an operation takes in a loop that reads slices of its result, along an axis that
+#: the loop is not vectorised along.
+SLICED = 5.0
 #: Nanoseconds per element and term of comparing positions, where a matrix is written as a sum of
 #: terms in their places.
 PLACING = 2.0
