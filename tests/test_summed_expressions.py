@@ -89,6 +89,28 @@ def test_what_else_is_read_is_no_part():
         assert region.slots.isdisjoint(slots_of(program, "sin") | {*program.values})
 
 
+def test_layers_in_front_and_pairs_of_sines_are_seen():
+    ((_, region),) = regions(program_of(separable)).items()
+    assert region.has_pairs
+    assert not region.layered
+    program = make_plan(network, X[:4], order="forward", kind="laplacian").pruned(False)
+    found = [region for region in regions(program).values() if region.sines]
+    assert all(region.layered for region in found)
+
+
+@pytest.mark.parametrize("special", [np.nan, 1e30, -0.0])
+@pytest.mark.parametrize("samples", [1, 8])
+def test_sums_that_are_no_numbers_are_those_of_the_function(special, samples):
+    def fun(x):
+        return jnp.sum(jnp.where(x > 2e3, x, W * jnp.sin(x) / (1.0 + jnp.cos(x) ** 2)))
+
+    xs = jnp.broadcast_to(X, (samples, 1000))
+    xs = xs.at[0, 3].set(special)
+    found = jax.jit(jax.vmap(laplacian_ve(fun)))(xs)
+    expected = jax.vmap(lambda x: jnp.sum(jax.jvp(jax.grad(fun), (x,), (jnp.ones_like(x),))[1]))(xs)
+    np.testing.assert_allclose(found, expected, rtol=1e-11)
+
+
 def of_parameters(p, x):
     return jnp.sum(p[1] * jnp.tanh(p[0] * jnp.sin(x)) * jnp.exp(-0.5 * x**2))
 

@@ -2,7 +2,8 @@
 
 A loop that evaluates both sines of an array by polynomials, and what is made of them, writes one
 array; sines in memory are three passes more. Whether the arguments are small enough for polynomials
-is decided for all of them before.
+is seen in the sum: it is NaN where they are not, and then evaluated again. Asking before is one
+more pass, for which all cores wait.
 
 Reverse mode of an expression stores what each of its operations needs, and XLA writes most of that
 to memory. With few moving arguments the partials of the whole are fewer arrays: they are forward
@@ -27,9 +28,15 @@ from ..program.sines import SINES_SIZE
 from ..program.summed import SINES_INSIDE
 from ..program.timings import PRIMITIVES
 from .holding import held, known_size
-from .sines import Pair, by_library, by_polynomials, fits_polynomials, sine_and_cosine
+from .sines import (
+    Pair,
+    by_library,
+    by_polynomials_within_sums,
+    sine_and_cosine,
+    where_polynomials_fit,
+)
 
-__all__ = ["evaluated", "sum_of_products"]
+__all__ = ["evaluated", "sum_of_products", "summed"]
 
 #: The expression as a function of the pairs of sines and of its arguments.
 Body = Callable[[Sequence[Pair], Sequence[Array]], Array]
@@ -40,7 +47,7 @@ HELD = (math.ceil(HOLDING / PRIMITIVES["cos"]), UNBOUNDED)
 
 
 def evaluated(body: Body, arguments: tuple[int, ...], inputs: Sequence[Array]) -> Array:
-    """The expression, with rules for `jax.jvp` and `jax.vmap`.
+    """An expression, with sines of a library and a rule for `jax.jvp`.
 
     Args:
         body: the expression; it must not capture traced arrays.
@@ -50,49 +57,92 @@ def evaluated(body: Body, arguments: tuple[int, ...], inputs: Sequence[Array]) -
 
     @jax.custom_jvp
     def whole(*inputs: Array) -> Array:
-        if not arguments:
-            return body((), inputs)
-        if SINES_INSIDE:
-            return body([by_library(inputs[k]) for k in arguments], inputs)
-        return _guarded(body, arguments)(*inputs)
+        return body([by_library(inputs[k]) for k in arguments], inputs)
 
     whole.defjvp(functools.partial(_differentiated, body, arguments), symbolic_zeros=True)
     result: Array = whole(*inputs)
     return result
 
 
-def _guarded(body: Body, arguments: tuple[int, ...]) -> Callable[..., Array]:
+def summed(
+    body: Body,
+    arguments: tuple[int, ...],
+    inputs: Sequence[Array],
+    factors: Sequence[Array],
+) -> Array:
+    """The sum of an expression of sines, with rules for `jax.jvp` and `jax.vmap`.
+
+    Args:
+        body: the expression; it must not capture traced arrays.
+        arguments: the inputs that sines are taken of.
+        inputs: what it is made of.
+        factors: an array that the expression is multiplied by, if any.
+    """
+    count = len(inputs)
+
+    def library(*operands: Array) -> Array:
+        own = operands[:count]
+        expression = body([by_library(own[k]) for k in arguments], own)
+        if SINES_INSIDE and len(operands) > count:
+            return sum_of_products(expression, *operands[count:])
+        if SINES_INSIDE:
+            return _sum(expression)
+        return _sum(held(expression, HELD), *operands[count:])
+
+    def polynomials(*operands: Array) -> Array:
+        own = operands[:count]
+        expression = body([by_polynomials_within_sums(own[k]) for k in arguments], own)
+        for k in arguments:
+            expression = where_polynomials_fit(own[k], expression)
+        # A product with ones: XLA's sums of rows are no vector instructions.
+        return _sum(expression, *(operands[count:] or [jnp.ones_like(expression)]))
+
+    def differentiated(primals: Any, tangents: Any) -> tuple[Array, Any]:
+        own = _differentiated(body, arguments, primals[:count], tangents[:count])
+        moving = [
+            k for k, t in enumerate(tangents) if k >= count and not isinstance(t, SymbolicZero)
+        ]
+
+        def along(expression: Array, *chosen: Array) -> Array:
+            factors = list(primals[count:])
+            for k, value in zip(moving, chosen, strict=True):
+                factors[k - count] = value
+            return _sum(expression, *factors)
+
+        return jax.jvp(
+            along,
+            (own[0], *(primals[k] for k in moving)),
+            (own[1], *(tangents[k] for k in moving)),
+        )
+
+    whole = jax.custom_jvp(_guarded(polynomials, library, arguments))
+    whole.defjvp(differentiated, symbolic_zeros=True)
+    result: Array = whole(*inputs, *factors)
+    return result
+
+
+def _guarded(
+    polynomials: Callable[..., Array], library: Callable[..., Array], arguments: tuple[int, ...]
+) -> Callable[..., Array]:
     """With polynomials for large batches of arguments that they are made for."""
 
-    def library(*inputs: Array) -> Array:
-        return held(body([by_library(inputs[k]) for k in arguments], inputs), HELD)
-
-    def polynomials(*inputs: Array) -> Array:
-        return body([by_polynomials(inputs[k]) for k in arguments], inputs)
-
-    def guarded(*inputs: Array) -> Array:
-        small = functools.reduce(lax.bitwise_and, [fits_polynomials(inputs[k]) for k in arguments])
-        return lax.cond(small, polynomials, library, *inputs)
+    def guarded(*operands: Array) -> Array:
+        found = polynomials(*operands)
+        again = jnp.any(lax.ne(found, found))
+        return lax.cond(again, library, lambda *operands: found, *operands)
 
     @custom_vmap
-    def run(*inputs: Array) -> Array:
-        if any(known_size(inputs[k]) < SINES_SIZE for k in arguments):
-            return library(*inputs)
-        return lax.platform_dependent(*inputs, cpu=guarded, default=library)
+    def run(*operands: Array) -> Array:
+        if any(known_size(operands[k]) < SINES_SIZE for k in arguments):
+            return library(*operands)
+        return lax.platform_dependent(*operands, cpu=guarded, default=library)
 
     @run.def_vmap
-    def _(size: int, batched: list[bool], *inputs: Array) -> tuple[Array, bool]:
+    def _(size: int, batched: list[bool], *operands: Array) -> tuple[Array, bool]:
         del size
         axes = tuple(0 if own else None for own in batched)
-
-        def along(pairs: Sequence[Pair], inputs: Sequence[Array]) -> Array:
-            of_pairs = [axes[k] for k in arguments]
-            result: Array = jax.vmap(body, in_axes=([(a, a) for a in of_pairs], axes))(
-                list(pairs), tuple(inputs)
-            )
-            return result
-
-        return _guarded(along, arguments)(*inputs), True
+        first, second = (jax.vmap(form, in_axes=axes) for form in (polynomials, library))
+        return _guarded(first, second, arguments)(*operands), True
 
     return run
 
@@ -142,6 +192,16 @@ def _differentiated(
     return value, tangent
 
 
+def _sum(expression: Array, *factors: Array) -> Array:
+    """All entries, or all products with those of another array, summed."""
+    axes = tuple(range(expression.ndim))
+    if not factors:
+        return lax.reduce_sum(expression, axes)
+    (factor,) = factors
+    numbers = ((axes, axes), ((), ()))
+    return lax.dot_general(expression, factor, numbers, precision=lax.Precision.HIGHEST)
+
+
 @jax.custom_jvp
 def sum_of_products(expression: Array, factor: Array) -> Array:
     """The dot product of two arrays of one shape, for XLA's library a sum with all that is inside.
@@ -155,10 +215,4 @@ def sum_of_products(expression: Array, factor: Array) -> Array:
 
 @sum_of_products.defjvp
 def _(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
-    axes = tuple(range(primals[0].ndim))
-
-    def dot(first: Array, second: Array) -> Array:
-        numbers = ((axes, axes), ((), ()))
-        return lax.dot_general(first, second, numbers, precision=lax.Precision.HIGHEST)
-
-    return jax.jvp(dot, primals, tangents)
+    return jax.jvp(_sum, primals, tangents)

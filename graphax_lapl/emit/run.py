@@ -42,7 +42,7 @@ from .opaque import (
 )
 from .products import matrix_product, vector_first
 from .recipes import operate
-from .regions import evaluated, sum_of_products
+from .regions import Body, evaluated, sum_of_products, summed
 from .rows import row_hessian
 from .sines import Pair, sine_and_cosine, sine_and_cosine_inside
 from .stored import block_storage, cast_to, stored_arrays
@@ -91,12 +91,17 @@ def run_program(program: Program, inputs: Sequence[Any], holding: Holding = _NOT
         ways: dict[int, tuple[Any, int, int]] = {}
         early: dict[int, Sequence[Any]] = {}
         pairs: dict[int, Pair] = {}
-        products = {r.place: r.result for r in holding.regions.values() if r.sines}
+        totals = {r.place: r for r in holding.regions.values() if r.sines}
+        # A library that evaluates sines takes layers in front of them as well, and has one sine
+        # without its cosine as quickly as polynomials have both.
+        left = (r for r in totals.values() if SINES_INSIDE and (r.layered or not r.has_pairs))
+        products = {region.place: region.result for region in left}
+        totals = {k: region for k, region in totals.items() if k not in products}
         for k, instruction in enumerate(program.instructions):
             if not whole.isdisjoint(instruction.outputs):
                 region = holding.regions.get(instruction.outputs[0])
-                if region is not None:
-                    slots[region.result] = _region(region, slots, holding, dot)
+                if region is not None and region.place not in totals:
+                    slots[region.result] = evaluated(*_region(region, slots, holding, dot))
                 continue
             if k in joined:
                 early.update(
@@ -121,9 +126,11 @@ def run_program(program: Program, inputs: Sequence[Any], holding: Holding = _NOT
                 results = [_scaled_rows(rows, instruction, slots, of_partials)]
             elif BARRIERS_STAND and not holding.repeated.isdisjoint(instruction.outputs):
                 results = [_repeated(instruction, values)]
+            elif k in totals:
+                results = [_total(instruction, totals[k], slots, holding, dot)]
             elif not holding.numbers.isdisjoint(instruction.outputs):
                 results = _execute(instruction, values, dot, of_numbers)
-            elif SINES_INSIDE and k in products and len(values) == 2:
+            elif k in products and len(values) == 2:
                 results = [_product(instruction, products[k], slots)]
             else:
                 results = (
@@ -226,10 +233,23 @@ def _repeated(instruction: Any, operands: Sequence[Array]) -> Array:
     return result
 
 
+def _total(
+    instruction: Any,
+    region: Region,
+    slots: Sequence[Any],
+    holding: Holding,
+    dot: Callable[..., Array],
+) -> Array:
+    """The sum of a region with sines."""
+    factors = [slots[slot] for slot in instruction.inputs if slot != region.result]
+    total = summed(*_region(region, slots, holding, dot), factors)
+    return scaled(total, instruction.operation.coefficient)
+
+
 def _region(
     region: Region, slots: Sequence[Any], holding: Holding, dot: Callable[..., Array]
-) -> Array:
-    """What a region ends in."""
+) -> tuple[Body, tuple[int, ...], list[Array]]:
+    """What a region ends in as a function, the places of sines' arguments, and its inputs."""
     arguments = tuple(dict.fromkeys(argument for argument, _ in region.sines.values()))
 
     def body(pairs: Sequence[Pair], inputs: Sequence[Array]) -> Array:
@@ -243,7 +263,7 @@ def _region(
             own[slot] = held(value, holding.values[slot]) if slot in holding.values else value
         return own[region.result]
 
-    return evaluated(body, arguments, [slots[slot] for slot in region.inputs])
+    return body, arguments, [slots[slot] for slot in region.inputs]
 
 
 def _pair(sine: Sine, argument: Array, inputs: Sequence[Array]) -> Pair:

@@ -25,6 +25,7 @@ from .instructions import (
     PrimalInstruction,
     Program,
 )
+from .repetition import behind_layers
 from .timings import local_primitives
 
 __all__ = ["SINES", "SINE_DTYPES", "Region", "regions", "sine_name"]
@@ -56,6 +57,7 @@ class Region:
         sines: for slots that are sines (0) or cosines (1), the argument's place in `inputs`.
         instructions: the others, in order.
         slots: all slots that are made here.
+        layered: whether products of matrices enter it.
     """
 
     place: int
@@ -64,6 +66,13 @@ class Region:
     sines: dict[int, tuple[int, int]]
     instructions: tuple[Instruction, ...]
     slots: frozenset[int]
+    layered: bool
+
+    @property
+    def has_pairs(self) -> bool:
+        """Whether both the sine and the cosine of an argument are read."""
+        found = set(self.sines.values())
+        return len(found) > len({argument for argument, _ in found})
 
 
 def regions(program: Program) -> dict[int, Region]:
@@ -72,12 +81,13 @@ def regions(program: Program) -> dict[int, Region]:
     readers.update(s for row in program.blocks for block in row for s in block.slots)
     readers.update(program.values)
     makers = {slot: k for k, i in enumerate(program.instructions) for slot in i.outputs}
+    layers = behind_layers(program)
     found: dict[int, Region] = {}
     for place, instruction in enumerate(program.instructions):
         if _is_total(instruction, program):
             for slot in instruction.inputs:
                 if readers[slot] == 1 and slot in makers:
-                    region = _region(program, place, slot, readers, makers)
+                    region = _region(program, place, slot, readers, makers, layers)
                     if region is not None:
                         found[slot] = region
                         break
@@ -95,7 +105,12 @@ def sine_name(instruction: Instruction) -> str | None:
 
 
 def _region(
-    program: Program, place: int, result: int, readers: Counter[int], makers: dict[int, int]
+    program: Program,
+    place: int,
+    result: int,
+    readers: Counter[int],
+    makers: dict[int, int],
+    layers: frozenset[int],
 ) -> Region | None:
     """The largest expression behind a slot that nothing else reads, if it is worth it."""
     shape = program.slots[result].shape
@@ -140,6 +155,7 @@ def _region(
         {slot: (inputs.index(argument), n) for slot, (argument, n) in sines.items()},
         tuple(rest),
         frozenset(made | sines.keys()),
+        not layers.isdisjoint(inputs),
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from ..edges.operations import Einsum
 from .instructions import EdgeInstruction, PrimalInstruction, Program
 
-__all__ = ["numbers_of_layers", "repeated_by_samples"]
+__all__ = ["behind_layers", "numbers_of_layers", "repeated_by_samples"]
 
 #: Numbers of a sample from which on repeated operands are worth keeping out of memory: for a batch
 #: they leave the cache. Smaller ones are read from it faster than they are repeated inside a sum.
@@ -56,8 +56,22 @@ def numbers_of_layers(program: Program) -> frozenset[int]:
     Args:
         program: the program.
     """
+    layers = behind_layers(program)
+    return frozenset(
+        slot
+        for instruction in program.instructions
+        if isinstance(instruction, EdgeInstruction)
+        and isinstance(instruction.operation, Einsum)
+        and len(instruction.operation.reads) == 2
+        and not instruction.operation.output
+        and not layers.isdisjoint(instruction.inputs)
+        for slot in instruction.outputs
+    )
+
+
+def behind_layers(program: Program) -> frozenset[int]:
+    """Slots that products of matrices enter."""
     layers: set[int] = set()
-    found = set()
     for instruction in program.instructions:
         product = False
         if isinstance(instruction, PrimalInstruction):
@@ -66,8 +80,6 @@ def numbers_of_layers(program: Program) -> frozenset[int]:
             operation = instruction.operation
             summed = len(operation.output) < len(operation.sizes)
             product = len(operation.reads) == 2 and summed and bool(operation.output)
-            if len(operation.reads) == 2 and not layers.isdisjoint(instruction.inputs):
-                found |= set() if operation.output else {*instruction.outputs}
         if product or not layers.isdisjoint(instruction.inputs):
             layers |= {*instruction.outputs}
-    return frozenset(found)
+    return frozenset(layers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from .common_scalings import scale_once
 from .fixed_factors import take_out_fixed_factors
 from .instructions import Program
 from .joined_sums import join_sums
@@ -21,6 +22,7 @@ def tidied(program: Program, moving: Collection[int]) -> Program:
         program: the complete program.
         moving: its inputs that are not the same for all samples of a batch.
     """
-    joined = join_sums(reassociate(program.without_dead_code(None)))
+    scaled = scale_once(program.without_dead_code(None)).without_dead_code(None)
+    joined = join_sums(reassociate(scaled))
     tidy = share_permuted(take_out_fixed_factors(joined, moving))
     return columns_first(contracted_last(tidy, tidy.unreached(moving)))

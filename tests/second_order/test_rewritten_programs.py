@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from graphax_lapl import divergence_ve, laplacian_ve, make_plan
+from graphax_lapl.edges.operations import Combine, Einsum
 from tests.second_order.checks import check_second_order
 
 RNG = np.random.default_rng(11)
@@ -40,6 +41,8 @@ SCALARS: dict[str, Callable[[Any], Any]] = {
     "rows of a matrix": lambda x: jnp.sum(jnp.sum(jnp.outer(jnp.sin(x), x**2) * W, 0) ** 2),
     "silu": lambda x: jnp.sum(jax.nn.silu(x @ W)),
     "two layers of gelu": lambda x: jnp.sum(jax.nn.gelu(jax.nn.gelu(x @ W) @ W)),
+    "two layers of softplus": lambda x: jnp.sum(jax.nn.softplus(jax.nn.softplus(x @ W) @ W)),
+    "powers of one difference": lambda x: jnp.sum(jnp.logaddexp(x @ W, -(x @ W)) ** 1.5),
     "residual": lambda x: jnp.sum(jnp.tanh((x + jax.nn.silu(x @ W)) @ W) * x),
     "read by a product and a function": lambda x: (
         jnp.sum(jnp.exp(-(jnp.tanh(x @ W) ** 2))) + jnp.sum(jnp.tanh(x @ W) @ W)
@@ -247,3 +250,20 @@ def test_weights_are_contracted_before_the_point_is_met():
         if reached.intersection(instruction.inputs):
             reached.update(instruction.outputs)
     assert max(int(np.prod(program.slots[slot].shape)) for slot in reached) == d
+
+
+def test_columns_that_are_scaled_in_several_ways_are_scaled_once():
+    weights = [RNG.normal(size=shape) for shape in ((8, 16), (16, 16))]
+
+    def network(x):
+        return jnp.sum(jax.nn.softplus(jax.nn.softplus(x @ weights[0]) @ weights[1]))
+
+    program = make_plan(network, RNG.normal(size=8), kind="laplacian").pruned(False)
+    loops = [
+        operation
+        for operation in (getattr(i, "operation", None) for i in program.instructions)
+        if isinstance(operation, Einsum | Combine) and operation.shape == (8, 16)
+        if len(operation.sizes) == 2
+    ]
+    assert loops
+    assert not any(isinstance(operation, Combine) for operation in loops)
