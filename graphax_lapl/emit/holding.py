@@ -92,7 +92,7 @@ def _holder(sizes: tuple[int, int]) -> Callable[[Array], Array]:
     def hold(value: Array) -> Array:
         if not max(2, sizes[0]) <= known_size(value) < sizes[1]:
             return value
-        return lax.platform_dependent(value, cpu=_written, default=lambda x: x)
+        return _on_cpu(value)
 
     @hold.def_vmap
     def _(size: int, batched: list[bool], value: Array) -> tuple[Any, bool]:
@@ -144,6 +144,18 @@ def linear_barrier(value: Array) -> Array:
     """The same values, in memory before anything reads them (on a CPU), as a linear function."""
     if known_size(value) < (1 if BARRIERS_STAND else 2):
         return value
+    return _on_cpu(value)
+
+
+def _on_cpu(value: Array) -> Array:
+    """The value, written to memory on a CPU and as it is elsewhere.
+
+    Where no other device is there nothing is left open: to trace both sides, their derivatives and
+    batches takes as long as twenty equations. A program that is exported from there to another
+    platform keeps what is right everywhere.
+    """
+    if jax.default_backend() == "cpu":
+        return _written(value)
     result: Array = lax.platform_dependent(value, cpu=_written, default=lambda x: x)
     return result
 
