@@ -13,6 +13,7 @@ import graphax_lapl.emit.products as emitted_products
 from graphax_lapl import jacve, laplacian_ve
 from graphax_lapl.api.planning import clear_caches
 from graphax_lapl.emit import run
+from graphax_lapl.emit.products import matrix_product
 from graphax_lapl.program import repetition
 
 Params = tuple[Array, Array]
@@ -243,3 +244,31 @@ def test_curvature_of_sigmoids_is_written_in_few_operations() -> None:
     text = str(jax.make_jaxpr(laplacian_ve(lambda x: jnp.tanh(x)))(1.5))
     assert "neg" not in text
     assert text.count(" mul ") + text.count(" square ") <= 3
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_products_of_a_first_axis(axis: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(emitted_products, "SMALL_PRODUCT", 0)
+    (_, weights), xs = _arguments()
+    weights = weights[:3] if axis == 0 else weights[:4, :3]
+    numbers = (((0,), (axis,)), ((), ()))
+
+    def operator(params: Params, x: Array) -> Array:
+        found = matrix_product(jnp.sin(x), params[0], numbers, stored=True)
+        return jnp.sum(jnp.cos(found) * params[1])
+
+    def expected(params: Params, x: Array) -> Array:
+        found = jnp.sin(x).T @ (params[0] if axis == 0 else params[0].T)
+        return jnp.sum(jnp.cos(found) * params[1])
+
+    params = (weights, jnp.asarray(1.5))
+    for way in WAYS.values():
+        leaves = jax.tree.leaves(jax.jit(way(operator))(params, xs))
+        for one, other in zip(leaves, jax.tree.leaves(way(expected)(params, xs)), strict=True):
+            assert jnp.allclose(one, other, rtol=1e-12, atol=1e-12)
+    # One product for each sample, in the value and for both of the loss' derivatives.
+    gradient = WAYS["gradient of a batch"](operator)
+    text = jax.jit(gradient).lower(params, xs).as_text()
+    products = [line for line in text.splitlines() if "dot_general" in line]
+    assert len(products) == 2
+    assert all("batching_dims = [0] x [0]" in line for line in products)

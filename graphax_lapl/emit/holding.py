@@ -92,7 +92,7 @@ def _holder(sizes: tuple[int, int]) -> Callable[[Array], Array]:
     def hold(value: Array) -> Array:
         if not max(2, sizes[0]) <= known_size(value) < sizes[1]:
             return value
-        return lax.platform_dependent(value, cpu=_written, default=lambda x: x)
+        return _on_cpu(value)
 
     @hold.def_vmap
     def _(size: int, batched: list[bool], value: Array) -> tuple[Any, bool]:
@@ -144,6 +144,18 @@ def linear_barrier(value: Array) -> Array:
     """The same values, in memory before anything reads them (on a CPU), as a linear function."""
     if known_size(value) < (1 if BARRIERS_STAND else 2):
         return value
+    return _on_cpu(value)
+
+
+def _on_cpu(value: Array) -> Array:
+    """The value, written to memory on a CPU and as it is elsewhere.
+
+    Where no other device is there nothing is left open: to trace both sides, their derivatives and
+    batches takes as long as twenty equations. A program that is exported from there to another
+    platform keeps what is right everywhere.
+    """
+    if jax.default_backend() == "cpu":
+        return _written(value)
     result: Array = lax.platform_dependent(value, cpu=_written, default=lambda x: x)
     return result
 
@@ -151,8 +163,10 @@ def linear_barrier(value: Array) -> Array:
 def _written(value: Array) -> Array:
     """A linear identity that no loop is fused across, nor across its transpose.
 
-    Older compilers fuse across barriers, but not through a scatter: two elements are multiplied by
-    one, in place. Its derivative and its transpose are scatters of the same kind.
+    Older compilers fuse across barriers, but not through a scatter: one element is multiplied by
+    one, in place. Its derivative and its transpose are scatters of the same kind. A second factor,
+    outside of the array and therefore dropped, makes the factors a constant: equal ones would be
+    repeated from a number, by a kernel of their own.
     """
     if BARRIERS_STAND:
         result: Array = lax.optimization_barrier(value)
@@ -161,13 +175,14 @@ def _written(value: Array) -> Array:
         return _written(value.astype(np.uint8)).astype(np.bool_)
     # In its own shape: loops that read a flat array along broadcast axes divide for every element.
     axes = tuple(range(value.ndim))
+    places = np.stack([np.zeros(value.ndim), value.shape], axis=-2).astype(np.int32)
     written: Array = lax.scatter_mul(
         value,
-        np.stack(np.unravel_index([0, 1], value.shape), axis=-1).astype(np.int32),
-        np.ones(2, value.dtype),
+        places,
+        np.asarray([1, 2]).astype(value.dtype),
         lax.ScatterDimensionNumbers((), axes, axes),
         indices_are_sorted=True,
         unique_indices=True,
-        mode=lax.GatherScatterMode.PROMISE_IN_BOUNDS,
+        mode=lax.GatherScatterMode.FILL_OR_DROP,
     )
     return written

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from jax import Array, lax
 from jax.custom_batching import custom_vmap
 from jax.custom_derivatives import SymbolicZero, zero_from_primal
 
+from .arrays import SMALL_PRODUCT
 from .holding import BARRIERS_STAND, linear_barrier, tangents_held
 
 __all__ = ["matrix_product", "vector_first"]
@@ -67,6 +69,9 @@ def matrix_product(
 
     Elsewhere the two derivatives of a product of two matrices read `g` in two orders of its axes.
 
+    Where the left operand's first axis is contracted, a large product is one for each sample, with
+    the shared matrix on the left (see `_turned_product`).
+
     Args:
         left: an array.
         right: an array.
@@ -84,11 +89,21 @@ def matrix_product(
     rows = left.ndim - summed
     ordered = tuple(contracting[0]) == tuple(range(rows, left.ndim))
     stored = stored and not batch and rows > 0 and right.ndim > summed
+    dimensions = tuple(tuple(map(tuple, pair)) for pair in dimension_numbers)
+    given = tuple(sorted(params.items()))
+    if (
+        left.ndim == right.ndim == 2
+        and dimensions[0][0] == (0,)
+        and not batch
+        and math.prod((*left.shape, *right.shape)) > SMALL_PRODUCT * left.shape[0]
+        and params.get("out_sharding") is None
+    ):
+        turned: Array = _turned_product(dimensions, stored, given)(left, right)
+        return turned
     if batch or not ordered or not rows or params.get("out_sharding") is not None:
         plain: Array = lax.dot_general(left, right, dimension_numbers, **params)
         return tangents_held(plain) if stored else plain
-    dimensions = tuple(tuple(map(tuple, pair)) for pair in dimension_numbers)
-    result: Array = _product(dimensions, stored, tuple(sorted(params.items())))(left, right)
+    result: Array = _product(dimensions, stored, given)(left, right)
     return result
 
 
@@ -170,6 +185,54 @@ def _product(
     return product
 
 
+@functools.lru_cache(maxsize=256)
+def _turned_product(
+    dimension_numbers: Dimensions, stored: bool, params: tuple[tuple[str, Any], ...]
+) -> Callable[[Array, Array], Array]:
+    """The product of the first axis of a matrix that each sample has with a matrix that all share.
+
+    As one product for the whole batch it has the samples between its axes: the left operand and the
+    result are written transposed, and once more in the derivatives. A product for each sample with
+    the shared matrix on the left reads and writes all of them as they lie.
+    """
+    given = dict(params)
+    axis = dimension_numbers[0][1][0]
+    swapped = dict(given)
+    if isinstance(given.get("precision"), tuple):
+        swapped["precision"] = given["precision"][::-1]
+
+    def plain(left: Array, right: Array) -> Array:
+        result: Array = lax.dot_general(left, right, dimension_numbers, **given)
+        return result
+
+    def of_samples(left: Array, right: Array) -> Array:
+        first = right if axis == 1 else lax.transpose(right, (1, 0))
+        repeated = lax.broadcast_in_dim(first, (left.shape[0], *first.shape), (1, 2))
+        each = lax.dot_general(repeated, left, (((2,), (1,)), ((0,), (0,))), **swapped)
+        return lax.transpose(each, (0, 2, 1))
+
+    @jax.custom_jvp
+    def product(left: Array, right: Array) -> Array:
+        return _together(plain, of_samples, left, right)[0]
+
+    def differentiated(primals: Any, tangents: Any) -> tuple[Array, Any]:
+        left, right = primals
+        out = product(left, right)
+        parts = []
+        if not isinstance(tangents[0], SymbolicZero):
+            parts.append(_together(plain, of_samples, tangents[0], right))
+        if not isinstance(tangents[1], SymbolicZero):
+            parts.append(_together(plain, of_samples, left, tangents[1]))
+        if not parts:
+            return out, zero_from_primal(out, symbolic_zeros=True)
+        tangent = functools.reduce(lax.add, [part for part, _ in parts])
+        apart = stored and not all(together for _, together in parts)
+        return out, linear_barrier(tangent) if apart else tangent
+
+    product.defjvp(differentiated, symbolic_zeros=True)
+    return product
+
+
 def _rows_together(
     plain: Callable[..., Array],
     of_matrix: Callable[..., Array],
@@ -179,12 +242,34 @@ def _rows_together(
 ) -> tuple[Array, bool]:
     """The product, under `jax.vmap` over the left operand with rows and batch as one axis.
 
+    Returns:
+        The product, and whether rows and batch are one axis.
+    """
+
+    def together(left: Array, right: Array) -> Array:
+        result = of_matrix(lax.collapse(left, 0, left.ndim - summed), right)
+        return lax.reshape(result, (*left.shape[: left.ndim - summed], *result.shape[1:]))
+
+    return _together(plain, together, left, right)
+
+
+def _together(
+    plain: Callable[..., Array], together: Callable[..., Array], left: Array, right: Array
+) -> tuple[Array, bool]:
+    """A product, under `jax.vmap` over the left operand alone in a form for all samples.
+
     A function with a rule for `jax.vmap` has no transpose. The rule is therefore used where
     batching is the innermost transformation, so that it has run when the call returns and what it
     emitted is all that is left; elsewhere the call's result is dropped.
 
+    Args:
+        plain: the product of a sample.
+        together: the product of all samples; the first axis of the left operand counts them.
+        left: an array.
+        right: an array.
+
     Returns:
-        The product, and whether rows and batch are one axis.
+        The product, and whether it has the form for all samples.
     """
     ran: list[bool] = []
 
@@ -199,9 +284,7 @@ def _rows_together(
         if not ran[-1]:
             axes = [0 if along else None for along in batched]
             return jax.vmap(plain, in_axes=axes)(left, right), True
-        matrix = lax.collapse(left, 0, left.ndim - summed)
-        result = of_matrix(matrix, right)
-        return lax.reshape(result, (*left.shape[: left.ndim - summed], *result.shape[1:])), True
+        return together(left, right), True
 
     result: Array = product(left, right)
     return (result, ran[-1]) if ran else (plain(left, right), False)
