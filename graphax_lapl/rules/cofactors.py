@@ -124,7 +124,7 @@ def _slope(reference: Local) -> list[tuple[int, Piece]]:
     pieces = []
     for sign, first, second in _PRODUCTS:
         # Both are stored transposed, as C^T is.
-        axes = [(*leading, names[column], names[row]) for row, column in (first, second)]
+        axes = [(*leading, names[each[1]], names[each[0]]) for each in (first, second)]
         term = Term(
             (*shape[:-2], size, size, size, size),
             (*leading, names["j"], names["i"]),
