@@ -134,6 +134,7 @@ def _sum_labels(draft: Draft, writer: RecipeWriter) -> None:
         def work(name: int, groups: dict[int, list[DraftFactor]] = groups) -> int:
             return draft.box(frozenset().union(*(item.labels for item in groups[name])))
 
+        # At equal work factors meet before products do: `tr(B dA B dA)` is one product, squared.
         def order(name: int, groups: dict[int, list[DraftFactor]] = groups) -> tuple[int, ...]:
             made = any(item.operand >= writer.inputs for item in groups[name])
             return work(name, groups), made, name

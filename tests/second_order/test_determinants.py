@@ -1,6 +1,7 @@
 """Determinants: recognised under `vmap`, and accurate where matrices are nearly singular."""
 
 import itertools
+import math
 from typing import Any
 
 import jax
@@ -14,8 +15,10 @@ from graphax_lapl import (
     jacve,
     laplacian_ve,
     local_kinetic_energy,
+    make_plan,
     value_and_jacve,
 )
+from graphax_lapl.edges.operations import Einsum
 from tests.checks import assert_same
 from tests.second_order.checks import check_second_order
 
@@ -195,6 +198,21 @@ def test_larger_determinants_in_a_training_step() -> None:
     singular = x.at[3].set(x[0])
     assert_same(jacve(jnp.linalg.det)(singular), jax.grad(by_minors)(singular))
     assert_same(step(singular), expected(singular))
+
+
+@pytest.mark.parametrize(("name", "products"), [("slogdet", 1), ("det", 2)])
+def test_columns_meet_every_factor_once(name: str, products: int) -> None:
+    """`tr(B dA B dA)` has one product of matrices, `tr(M dA R dA)` two, for each column."""
+    weights = np.random.default_rng(2).standard_normal((5, 16))
+
+    def fun(x: Any) -> Any:
+        found = getattr(jnp.linalg, name)(jnp.tanh(x @ weights).reshape(4, 4))
+        return found[1] if name == "slogdet" else found
+
+    program = make_plan(fun, np.ones(5), kind="laplacian").program
+    operations = [getattr(i, "operation", None) for i in program.instructions]
+    sizes = [math.prod(dict(o.sizes).values()) for o in operations if isinstance(o, Einsum)]
+    assert sizes.count(4**3 * 5) == products
 
 
 @pytest.mark.usefixtures("standard_promotion")
