@@ -23,6 +23,7 @@ columns cost a sum over c.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 from .algebra import (
@@ -38,10 +39,10 @@ from .draft import Draft
 from .maps import IndexMap
 from .merge import Item
 from .operations import Recipe, RecipeWriter
-from .terms import Structure, Term
+from .terms import Structure, Term, intern_structure
 from .unify import Unsolvable, solve
 
-__all__ = ["columnwise", "gram", "pull_back", "substituted", "swapped", "trace_product"]
+__all__ = ["columnwise", "folded", "gram", "pull_back", "substituted", "swapped", "trace_product"]
 
 Side = tuple[Structure, list[int]]
 
@@ -91,6 +92,42 @@ def swapped(structure: Structure, split: int) -> Recipe:
     into = (*structure.in_shape[split:], *structure.in_shape[:split])
     kinds = (structure.complex_out, structure.complex_in)
     return sum_of_terms(items, structure.out_shape, into, *kinds, writer)
+
+
+def folded(
+    curvature: Structure, operands: Sequence[int], split: int
+) -> tuple[Structure, tuple[int, ...]]:
+    """A bilinear map that agrees with another one wherever both arguments are equal.
+
+    Of two terms that are each other's mirror images one is left, doubled.
+
+    Args:
+        curvature: the map.
+        operands: what holds its factors; equal numbers are the same array.
+        split: number of dimensions of either argument.
+
+    Returns:
+        The map and what holds its factors.
+    """
+    if len(curvature.terms) < 2:
+        return curvature, tuple(operands)
+    left = terms_with_operands(curvature, list(operands))
+    kept: list[Item] = []
+    while left:
+        term, own = left.pop(0)
+        draft = Draft.of(term, own)
+        draft.into = [*draft.into[split:], *draft.into[:split]]
+        (mirrored,) = finished_items(draft) or (None,)
+        if mirrored in left:
+            left.remove(mirrored)
+            term = term.scaled(2)
+        kept.append((term, own))
+    if len(kept) == len(curvature.terms):
+        return curvature, tuple(operands)
+    terms = [term for term, _ in kept]
+    kinds = (curvature.complex_out, curvature.complex_in)
+    structure = intern_structure(curvature.out_shape, curvature.in_shape, terms, *kinds)
+    return structure, tuple(operand for _, own in kept for operand in own)
 
 
 @lru_cache(maxsize=1 << 12)

@@ -134,7 +134,12 @@ def _sum_labels(draft: Draft, writer: RecipeWriter) -> None:
         def work(name: int, groups: dict[int, list[DraftFactor]] = groups) -> int:
             return draft.box(frozenset().union(*(item.labels for item in groups[name])))
 
-        (name,) = groups if len(groups) == 1 else (min(groups, key=lambda n: (work(n), n)),)
+        # At equal work factors meet before products do: `tr(B dA B dA)` is one product, squared.
+        def order(name: int, groups: dict[int, list[DraftFactor]] = groups) -> tuple[int, ...]:
+            made = any(item.operand >= writer.inputs for item in groups[name])
+            return work(name, groups), made, name
+
+        (name,) = groups if len(groups) == 1 else (min(groups, key=order),)
         group = groups[name]
         if len(group) > 2:
             pairs = [(a, b) for i, a in enumerate(group) for b in group[i + 1 :]]

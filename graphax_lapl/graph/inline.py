@@ -168,10 +168,14 @@ class _Inliner:
         return self.append(equation, inputs)
 
     def has_rule(self, equation: Any, inputs: list[_Reference]) -> bool:
-        """Whether a call is one vertex because its function has a rule; not on tangents."""
+        """Whether a call stands for more than its program, because its function has a rule.
+
+        Not on tangents.
+        """
         if any(reference.tangent for reference in inputs):
             return False
-        return self.treatment(equation.primitive, equation.params, (), self.orders) == "rule"
+        how = self.treatment(equation.primitive, equation.params, (), self.orders)
+        return how == "rule" or isinstance(how, Rewritten)
 
     def append(
         self, equation: Any, inputs: list[_Reference], known_as: str | None = None

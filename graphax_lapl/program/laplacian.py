@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any, Self
 
 from ..edges.algebra import accumulate, dense_structure, densify, transpose
-from ..edges.bilinear import gram
+from ..edges.bilinear import folded, gram
 from ..edges.maps import label
 from ..edges.terms import Factor, Structure, Term, intern_structure
 from ..graph.computational_graph import VertexName
@@ -371,14 +371,17 @@ class _Laplacian(Carrier):
             if _is_entry_by_entry(weight[0]) and len(weight[0].terms) == 1:
                 # Entries of the columns are multiplied and summed first, with the fewer of them.
                 inner, after = self.elementwise(vertex), _diagonal_of(weight)
-            structure = inner[0] if factor == 1 else times(inner[0], factor)
+            scaled = (inner[0] if factor == 1 else times(inner[0], factor), inner[1])
             total: Edge | None = None
             for space in first:
                 if space not in second:
                     continue
                 left, right = first[space], second[space]
-                recipe = gram(structure, left[0], right[0], left == right)
-                made = self.made_by(recipe, (*inner[1], *left[1], *right[1]), vertex)
+                equal = left == right
+                rank = len(self.shape_of(one))
+                structure, slots = folded(*scaled, rank) if equal and one == other else scaled
+                recipe = gram(structure, left[0], right[0], equal)
+                made = self.made_by(recipe, (*slots, *left[1], *right[1]), vertex)
                 total = self.sum(total, made, vertex)
             if after is not None and total is not None:
                 total = self.product(after, total, vertex)

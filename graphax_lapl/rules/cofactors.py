@@ -3,100 +3,66 @@
 The derivative of det A is its matrix of cofactors C. With `P A = L U`, t the last pivot and D the
 product of the others, up to the sign,
 
-    A^-1 = a b^T / t + R,      C = D (b a^T + t R^T),
-    dC_ij / dA_kl = M_ij Q_kl + Q_ij M_kl - M_il Q_kj - Q_il M_kj,
-    M = D (b a^T + t R^T / 2),      Q = R^T,
+    A^-1 = a b^T / t + R,      C^T = S + D t R,      S = D a b^T,      det A = D t,
 
 where U a is t times the last unit vector, b^T is the last row of `L^-1 P`, and R is what the other
 pivots alone make of the inverse. No term is divided by t, so that near singular matrices all of it
-is as exact as elsewhere; `C C / det` would not be. Once differentiated, a determinant has the rule
-that JAX derives.
+is as exact as elsewhere; `C C / det` would not be. Of `L^-1 P dA U^-1` the part below the diagonal
+moves L and the rest moves U, from which
+
+    dR = -R dA R,      dS = tr(R dA) S - R dA S - S dA R,      d det A = tr(C^T dA),
+    dC^T = tr(R dA) M + tr(M dA) R - R dA M - M dA R,      M = S + D t R / 2,
+
+so the reverse pass of a training step factorises and solves nothing either. Once differentiated, a
+determinant has the rule that JAX derives.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
 from ..edges.maps import label
 from ..edges.terms import Factor, Term
-from .determinants import layout_of_call, placed
+from ..graph.inline import Rewritten
+from ..graph.listing import nested_primitives
+from ..graph.users_rules import is_users_rule
+from .matrix_calls import KNOWN_BY, layout_of, of_layout
 from .registry import defrule
 from .site import Local, Piece, Site
 
-__all__: list[str] = []
+__all__ = ["rewritten_det"]
 
-#: Signs of the products of M and Q, and which of i, k and j, l each of them has.
+#: Signs of the products of M^T and R^T, and which of i, k and j, l each of them has.
 _PRODUCTS = ((1, "ij", "kl"), (1, "kl", "ij"), (-1, "il", "kj"), (-1, "kj", "il"))
 
 
-@defrule("det")
-def _det(site: Site, i: int, k: int) -> list[Piece]:
-    """A determinant moves with its cofactors."""
-    del k
-    layout = layout_of_call(site.params, jnp.linalg.det)
-    assert layout is not None
-    shape = tuple(site.shape(i)[d] for d in layout)
-    axes = tuple(label(n) for n in range(len(shape)))
-    cofactors = _local("cofactors", _cofactors, layout, shape, site.value(i), _slope(layout))
-    into = placed(layout, axes)
-    return site.piece(shape, axes[:-2], into, [(cofactors, Factor(axes, shape))])
+def rewritten_det(name: str, params: dict[str, Any], orders: int) -> Rewritten | None:
+    """What stands in the place of a call of `det`, None for all others.
+
+    Args:
+        name: name of the primitive.
+        params: its parameters.
+        orders: how often it is differentiated.
+    """
+    if name != "custom_jvp_call" or orders < 2 or is_users_rule(params):
+        return None
+    if "lu" not in nested_primitives(params):
+        return None
+    layout = layout_of(params["call_jaxpr"].jaxpr, jnp.linalg.det)
+    return None if layout is None else Rewritten(of_layout(_determinants, layout))
 
 
-def _local(
-    name: str,
-    fun: Callable[[Array], Array],
-    layout: tuple[int, ...],
-    shape: tuple[int, ...],
-    argument: Any,
-    slope: Any = "unknown",
-) -> Local:
-    return Local(f"{name} {layout}", _of_layout(fun, layout), (argument,), shape, slope)
+def _determinants(matrix: Array) -> list[Array]:
+    return [_det(matrix)[0]]
 
 
-@functools.lru_cache(maxsize=256)
-def _of_layout(fun: Callable[[Array], Array], layout: tuple[int, ...]) -> Callable[[Array], Array]:
-    def of_matrix(matrix: Array) -> Array:
-        return fun(lax.transpose(matrix, layout))
-
-    return of_matrix
-
-
-@functools.lru_cache(maxsize=256)
-def _slope(layout: tuple[int, ...]) -> Callable[[Local], list[tuple[int, Piece]]]:
-    def slope(reference: Local) -> list[tuple[int, Piece]]:
-        shape, (argument,) = reference.shape, reference.arguments
-        batch, size = len(shape) - 2, shape[-1]
-        leading = tuple(label(n) for n in range(batch))
-        names = {name: label(batch + n) for n, name in enumerate("ijkl")}
-        halves = _local("half of the cofactors", _halves, layout, shape, argument)
-        regular = _local("inverse of the other pivots", _regular, layout, shape, argument)
-        pieces = []
-        for sign, first, second in _PRODUCTS:
-            factors = tuple(Factor((*leading, *_pick(names, n)), shape) for n in (first, second))
-            term = Term(
-                (*shape[:-2], size, size, size, size),
-                (*leading, *_pick(names, "ij")),
-                tuple(placed(layout, (*leading, *_pick(names, "kl")))),
-                factors,
-                sign,
-            )
-            pieces.append((0, Piece(term, (halves, regular))))
-        return pieces
-
-    return slope
-
-
-def _pick(names: dict[str, Any], wanted: str) -> Sequence[Any]:
-    return [names[name] for name in wanted]
-
-
-def _parts(matrix: Array) -> tuple[Array, Array, Array]:
-    """`D b a^T`, `D t` and `R^T` of the matrices in an array."""
+@jax.custom_jvp
+def _det(matrix: Array) -> tuple[Array, Array, Array]:
+    """The determinants, S and R of the matrices in an array."""
     size = matrix.shape[-1]
     factors, pivots, permutation = lax.linalg.lu(matrix)
     unit = jnp.eye(size, dtype=matrix.dtype)
@@ -104,7 +70,7 @@ def _parts(matrix: Array) -> tuple[Array, Array, Array]:
     diagonal = jnp.diagonal(factors, axis1=-2, axis2=-1)
     swaps = jnp.sum(pivots != jnp.arange(size, dtype=pivots.dtype), axis=-1)
     others = jnp.prod(jnp.where(last, 1, diagonal), axis=-1)
-    product = jnp.where(swaps % 2 == 1, -others, others)[..., None, None]
+    product = jnp.where(swaps % 2 == 1, -others, others)
     upper = jnp.where(last[:, None] & last, 1, jnp.triu(factors))
     rows = jnp.take(unit, permutation, axis=0)
     lower = lax.linalg.triangular_solve(
@@ -112,20 +78,68 @@ def _parts(matrix: Array) -> tuple[Array, Array, Array]:
     )
     whole = jnp.broadcast_to(unit, factors.shape)
     inverse = lax.linalg.triangular_solve(upper, whole, left_side=True, lower=False)
-    single = product * lower[..., -1, :, None] * inverse[..., None, :, -1]
-    regular = jnp.where(last, 0, inverse) @ lower
-    return single, product * diagonal[..., -1:, None], regular.mT
+    column = product[..., None, None] * inverse[..., :, -1:]
+    regular = _times(jnp.where(last, 0, inverse), lower)
+    return product * diagonal[..., -1], column * lower[..., -1:, :], regular
 
 
-def _cofactors(matrix: Array) -> Array:
-    single, factor, regular = _parts(matrix)
-    return single + factor * regular
+@_det.defjvp
+def _det_jvp(primals: Any, tangents: Any) -> Any:
+    ((matrix,), (moved,)) = (primals, tangents)
+    det, single, regular = _det(matrix)
+    left = _times(regular, moved)
+    trace = jnp.trace(left, axis1=-2, axis2=-1)
+    slope = jnp.sum(single.mT * moved, (-2, -1)) + det * trace
+    turned = _times(left, single) + _times(single, _times(moved, regular))
+    slopes = (slope, trace[..., None, None] * single - turned, -_times(left, regular))
+    return (det, single, regular), slopes
 
 
-def _halves(matrix: Array) -> Array:
-    single, factor, regular = _parts(matrix)
-    return single + 0.5 * factor * regular
+KNOWN_BY[__file__] = "det"
 
 
-def _regular(matrix: Array) -> Array:
-    return _parts(matrix)[2]
+def _times(a: Array, b: Array) -> Array:
+    return jnp.matmul(a, b, precision=lax.Precision.HIGHEST)
+
+
+@defrule("det")
+def _rule(site: Site, i: int, k: int) -> list[Piece]:
+    """A determinant moves with its cofactors."""
+    if k:
+        return []
+    shape = site.shape(i)
+    axes = tuple(label(n) for n in range(len(shape)))
+    arguments = (site.out(0), site.out(1), site.out(2), site.value(i))
+    cofactors = Local("cofactors", _cofactors, arguments, shape, _slope)
+    factor = Factor((*axes[:-2], axes[-1], axes[-2]), shape)
+    return site.piece(shape, axes[:-2], axes, [(cofactors, factor)])
+
+
+def _slope(reference: Local) -> list[tuple[int, Piece]]:
+    shape = reference.shape
+    batch, size = len(shape) - 2, shape[-1]
+    leading = tuple(label(n) for n in range(batch))
+    names = {name: label(batch + n) for n, name in enumerate("ijkl")}
+    halves = Local("half of the cofactors", _halves, reference.arguments[:3], shape)
+    pieces = []
+    for sign, first, second in _PRODUCTS:
+        # Both are stored transposed, as C^T is.
+        axes = [(*leading, names[each[1]], names[each[0]]) for each in (first, second)]
+        term = Term(
+            (*shape[:-2], size, size, size, size),
+            (*leading, names["j"], names["i"]),
+            (*leading, names["k"], names["l"]),
+            tuple(Factor(each, shape) for each in axes),
+            sign,
+        )
+        pieces.append((3, Piece(term, (halves, reference.arguments[2]))))
+    return pieces
+
+
+def _cofactors(det: Array, single: Array, regular: Array, matrix: Array) -> Array:
+    del matrix
+    return single + det[..., None, None] * regular
+
+
+def _halves(det: Array, single: Array, regular: Array) -> Array:
+    return single + 0.5 * det[..., None, None] * regular

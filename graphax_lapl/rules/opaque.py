@@ -14,9 +14,12 @@ import jax
 
 from ..graph.inline import KNOWN_CALL, How
 from ..graph.listing import Equation, nested_primitives, scan_counts
+from .cofactors import rewritten_det
 from .collectives import COLLECTIVES
 from .cotangents import is_linear
-from .determinants import known_call, known_tangent, rewritten_call
+from .determinants import known_tangent, rewritten_slogdet
+from .inverses import rewritten_inverse
+from .matrix_calls import known_call
 from .registry import CALLS, RULES, defrule, find_user_rule
 from .site import Piece, Site, not_before
 
@@ -244,10 +247,14 @@ def treatment(primitive: Any, params: dict[str, Any], stack: tuple[str, ...], or
         return "linearize"  # `x.at[i].apply(fun)`: not an assignment, and JAX says what is missing
     if find_user_rule(primitive, params) is not None:
         return "rule"
-    known = known_call(name, params, orders)
+    known = known_call(name, params)
     if known is not None:
         return KNOWN_CALL + known
-    rewritten = rewritten_call(name, params)
+    rewritten = (
+        rewritten_slogdet(name, params)
+        or rewritten_det(name, params, orders)
+        or rewritten_inverse(name, params)
+    )
     if rewritten is not None:
         return rewritten
     tangent = known_tangent(name, params)

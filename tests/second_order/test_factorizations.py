@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from graphax_lapl import laplacian_ve, make_plan
+from graphax_lapl import computational_graph, hessve, laplacian_ve, make_plan
 from graphax_lapl.program.instructions import CurvatureInstruction
 from tests.checks import assert_same
 
@@ -74,11 +74,39 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", ["inverse", "solve"])
-def test_second_derivatives_of_solves_read_the_columns_of_the_solution(name: str) -> None:
-    program = make_plan(FUNCTIONS[name], X, kind="laplacian").program
+def test_second_derivatives_of_solves_read_the_columns_of_the_solution() -> None:
+    program = make_plan(FUNCTIONS["solve"], X, kind="laplacian").program
     made = [i for i in program.instructions if isinstance(i, CurvatureInstruction)]
     assert [instruction.solution for instruction in made] == [(True, True)]
+
+
+@pytest.mark.parametrize(
+    "fun", [jnp.linalg.inv, jnp.linalg.det, lambda a: jnp.linalg.slogdet(a)[1]], ids=str
+)
+def test_matrices_are_factorised_once_in_a_training_step(fun: Callable[[Any], Any]) -> None:
+    """All else is products, on the way back as well."""
+
+    def energy(x: Any) -> Any:
+        return jnp.sum(jnp.sin(fun(general(x))))
+
+    laplacian = laplacian_ve(energy)
+    value, step = (str(jax.make_jaxpr(f)(X)) for f in (laplacian, jax.grad(laplacian)))
+    for name in ("custom_linear_solve[", "triangular_solve["):
+        assert step.count(name) == value.count(name)
+
+
+def test_inverses_under_vmap() -> None:
+    """Mapped along any axes the program is another one, and their second derivatives too."""
+    x = np.stack([general(X), general(0.5 * X)], 2)
+    energy = lambda inverse: lambda x: jnp.sum(jnp.sin(inverse(x)))  # noqa: E731
+    ours = energy(jax.vmap(jnp.linalg.inv, 2))
+    plain = energy(lambda x: jnp.linalg.inv(jnp.moveaxis(x, 2, 0)))
+    expected = jax.jit(jax.hessian(plain))(x)
+    sparse = jax.jit(hessve(ours, sparse_representation=True, strict=True))(x)
+    assert sparse.nse == 2 * N**4
+    assert_same(sparse.todense(), expected)
+    graph = computational_graph(ours, x, kind="laplacian")
+    assert [v.primitive for v in graph.vertices if "inv" in v.primitive] == ["inverse"]
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
