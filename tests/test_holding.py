@@ -250,7 +250,7 @@ def test_columns_of_convolutions_are_stored_as_they_are_pushed():
 
 def filtered(factor):
     """A covariance after one measurement: products of 4 x 4 matrices, one with a half-empty one."""
-    move = jnp.asarray(np.eye(4) + 0.1 * np.eye(4, k=2))
+    move = jnp.asarray(np.eye(4) + 0.1 * np.eye(4, k=1))
     covariance = move @ (factor @ factor.T + jnp.eye(4)) @ move.T
     gain = covariance[:, :2] @ jnp.asarray([[2.0, -0.5], [-0.5, 1.0]])
     return covariance - (jnp.tanh(gain) @ covariance[:2]) @ covariance

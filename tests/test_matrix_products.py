@@ -6,11 +6,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax import Array
 
 import graphax_lapl.emit.products as emitted_products
-from graphax_lapl import jacve, laplacian_ve
+from graphax_lapl import jacve, laplacian_ve, make_plan
 from graphax_lapl.api.planning import clear_caches
 from graphax_lapl.emit import run
 from graphax_lapl.emit.products import matrix_product
@@ -170,6 +171,39 @@ def test_products_for_a_single_input_transpose_nothing() -> None:
     assert text.count("contracting_dims = [1] x [0]") == 3
     assert text.count("dot_general") == 7
     assert "stablehlo.transpose" not in text
+
+
+def test_columns_of_a_single_input_pass_behind_weights() -> None:
+    """From few numbers to more: weights come first, and nothing is transposed for a result."""
+    keys = jax.random.split(jax.random.key(18), 4)
+    shapes = ((12, 3), (14, 12), (8, 14))
+    weights = [jax.random.normal(k, s, jnp.float64) for k, s in zip(keys, shapes, strict=False)]
+    x = jax.random.normal(keys[3], (3,), jnp.float64)
+    compiled = jax.jit(jacve(narrow)).lower(x, weights)
+    text = compiled.as_text()
+    assert text.count("contracting_dims = [1] x [0]") == 2
+    assert "stablehlo.transpose" not in text
+    expected = jax.jacfwd(narrow)(x, weights)
+    assert jnp.allclose(compiled.compile()(x, weights), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_a_transition_matrix_stays_whole_in_products() -> None:
+    """Its two diagonals lie apart: on both sides they would be four terms."""
+    step = np.eye(4) + 0.1 * np.eye(4, k=2)
+
+    def moved(p: Array) -> Array:
+        return step @ jnp.sin(p) @ step.T
+
+    p = jax.random.normal(jax.random.key(19), (4, 4), jnp.float64)
+    assert jnp.allclose(jacve(moved)(p), jax.jacfwd(moved)(p), rtol=1e-12, atol=1e-12)
+    structure = make_plan(moved, p).structure()
+    assert structure is not None
+    assert len(structure.terms) == 1
+    sparse = jacve(moved, sparse_representation=True)(p)
+    assert sparse.nse == 36  # six entries of the one meet six of the other
+    vector = make_plan(lambda v: step @ jnp.sin(v), p[0]).structure()
+    assert vector is not None
+    assert len(vector.terms) == 2
 
 
 @pytest.mark.parametrize("order", ["auto", "reverse", "markowitz"])

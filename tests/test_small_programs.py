@@ -119,6 +119,20 @@ def test_elementwise_functions_of_a_single_input_keep_their_arrays():
     compare(jax.jit(fun)(*args), jax.jit(jax.jacfwd(slopes, 1))(*args))
 
 
+def test_a_single_input_with_a_large_result_keeps_its_arrays():
+    """Half a kilobyte and more is put together from many kernels that wait for nothing."""
+    m = draw(10, 3, 3)
+
+    def squared(w):
+        return m @ w @ w.T
+
+    for rows, numbers in ((2, True), (3, False)):
+        w = draw(11, 3, rows)
+        fun = jacve(squared)
+        assert (() in products(jax.make_jaxpr(fun)(w).jaxpr)) == numbers
+        compare(jax.jit(fun)(w), jax.jit(jax.jacfwd(squared))(w))
+
+
 def test_derivatives_of_a_batch_and_batches_of_derivatives():
     def squares(derivative):
         return lambda w, v: sum(jnp.sum(b**2) for b in jax.tree.leaves(derivative(frames)(w, v)))

@@ -48,6 +48,9 @@ KERNELS = 2
 #: ... and most operations that XLA writes into kernels, repeated for every reader: compiling as
 #: many takes a second.
 MAX_REPEATED = 6144
+#: Bytes of an array from which on XLA's runtime hands kernels that wait for nothing to a second
+#: thread. An array of so many numbers is put together from more of them than it takes itself.
+THREADED = 512
 
 #: Of a list of arrays, returning a tree of arrays.
 Run = Callable[[Sequence[Any]], Any]
@@ -217,6 +220,8 @@ class _Recorded(NamedTuple):
         An elementwise function of an array is a kernel for what XLA keeps of it, and would be one
         for every number.
         """
+        if any(math.prod(v.aval.shape) * v.aval.dtype.itemsize > THREADED for v in jaxpr.outvars):
+            return False
         kernels, repeated = self.tape.kernels(self.results)
         return kernels <= KERNELS * _kernels(jaxpr) and repeated <= MAX_REPEATED
 

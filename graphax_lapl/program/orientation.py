@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ..edges.maps import IndexMap, label
@@ -174,12 +174,14 @@ def plain_products(program: Program) -> Program | None:
 
     Without a batch nothing decides which operand comes first, so all arrays can be stored in the
     order in which they are read, the left ones with the contracted axis last and the right ones
-    with it first, and no operand is transposed.
+    with it first, and no operand is transposed. Weights may come first then, where fewer products
+    have a left operand that lies otherwise.
 
     Returns:
         The program; None where nothing is stored otherwise than in a program for batches.
     """
-    plain = _Plain(program, ()).settled()
+    starts = (program, _with_results_turned(program, weights_last=False))
+    plain = min((_Plain(start, ()).settled() for start in starts), key=_transposed)
     same = [a is b for a, b in zip(plain.instructions, program.instructions, strict=True)]
     return None if all(same) else plain
 
@@ -209,6 +211,55 @@ class _Plain(_Storage):
         del order
         made = self.instructions[self.makers[slot]]
         return isinstance(getattr(made, "operation", None), Einsum)
+
+
+def _transposed(program: Program) -> int:
+    """How many products of matrices have a left operand with the contracted axis not last.
+
+    That of a result which is stored otherwise than the dense array has it is the right one: the
+    compiler makes the product in the order of the array. Other such results count as one each.
+    """
+    makers = {i.outputs[0]: i for i in program.instructions if isinstance(i, EdgeInstruction)}
+    other = {slot for row in program.blocks for block in row for slot in _otherwise(block)}
+    found = 0
+    for slot, instruction in makers.items():
+        operation = instruction.operation
+        if not isinstance(operation, Einsum) or not _multiplies(operation):
+            found += slot in other
+            continue
+        first = operation.output[-1 if slot in other else 0]
+        side = 0 if first in operation.reads[0].labels() else 1
+        axes = operation.reads[side].axes
+        last = axes[_last_in_memory(instruction.inputs[side], len(axes) - 1, makers)]
+        found += not _plain(last) or last.labels[0] in operation.output
+    return found
+
+
+def _otherwise(block: Block) -> Iterator[int]:
+    """Slots of a block whose axes do not stand in the order of the dense array."""
+    slots = iter(block.slots)
+    for term in block.structure.terms if block.structure is not None else ():
+        for factor, slot in zip(term.factors, slots, strict=False):
+            if _order(term, factor.axes) is not None:
+                yield slot
+
+
+def _last_in_memory(slot: int, last: int, makers: Mapping[int, EdgeInstruction]) -> int:
+    """The axis along which an array's numbers lie side by side before a product reads them.
+
+    The compiler evaluates an elementwise product in the order of what it is made of, and leaves
+    transposing to the reader. `last` is the array's last axis.
+    """
+    made = makers.get(slot)
+    operation = getattr(made, "operation", None)
+    if made is None or not isinstance(operation, Einsum):
+        return last
+    everything = {name for name, _ in operation.sizes}
+    for read, operand in zip(operation.reads, made.inputs, strict=True):
+        names = [axis.labels[0] for axis in read.axes if _plain(axis)]
+        if len(names) == len(read.axes) == last + 1 and {*names} == everything:
+            return operation.output.index(names[_last_in_memory(operand, last, makers)])
+    return last
 
 
 def _multiplies(operation: Einsum) -> bool:
@@ -244,14 +295,24 @@ def oriented(program: Program) -> Program:
     except where a matrix meets weights that would come first (see `_Storage.can_be`): these are the
     same for all samples, and the transposition is left to the end.
     """
+    return _with_results_turned(program, weights_last=True)
+
+
+def _with_results_turned(program: Program, weights_last: bool) -> Program:
+    """The program whose last products are made as the results that they are.
+
+    Args:
+        program: the program.
+        weights_last: only products of matrices, and none that would have weights first.
+    """
     readers = Counter(slot for i in program.instructions for slot in i.inputs)
     readers.update(s for row in program.blocks for block in row for s in block.slots)
     readers.update(program.values)
     products = {
         i.outputs[0]: k
         for k, i in enumerate(program.instructions)
-        if isinstance(i, EdgeInstruction) and _is_product(i) and readers[i.outputs[0]] == 1
-        if not _has_rows_first(i, program)
+        if isinstance(i, EdgeInstruction) and readers[i.outputs[0]] == 1
+        if (_is_product(i) and not _has_rows_first(i, program) if weights_last else _is_matrix(i))
     }
     if not products:
         return program
@@ -267,12 +328,18 @@ def oriented(program: Program) -> Program:
     return turned
 
 
+def _is_matrix(instruction: EdgeInstruction) -> bool:
+    """Whether it is a product, of two matrices or entry by entry, with several axes."""
+    operation = instruction.operation
+    return isinstance(operation, Einsum) and len(operation.reads) == 2 and len(operation.output) > 1
+
+
 def _is_product(instruction: EdgeInstruction) -> bool:
     operation = instruction.operation
     return (
         isinstance(operation, Einsum)
-        and len(operation.reads) == 2
-        and 1 < len(operation.output) < len(operation.sizes)
+        and _is_matrix(instruction)
+        and len(operation.output) < len(operation.sizes)
     )
 
 

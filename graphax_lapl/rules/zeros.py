@@ -28,6 +28,10 @@ MAX_SPLIT = 16
 #: Up to so many entries a matrix whose diagonals are shorter than they are many stays whole: one
 #: product costs less than to take it apart, entry by entry, and to put the result together again.
 SMALL = 256
+#: Up to so many entries a factor of a product of matrices does so too where its diagonals lie
+#: apart, and are not joined to a band again: with two of them on both sides, as a state's
+#: transition has them, the product is four terms, and so is all that is multiplied by it.
+SMALL_APART = 64
 
 
 def without_zeros(piece: Piece, listing: Listing) -> list[Piece]:
@@ -123,12 +127,14 @@ def _pieces_of(
     if not alone & set(labels) and count <= MAX_SPLIT:
         return [([constant(int(p)) for p in point], 1) for point in zip(*points, strict=True)]
     if len(labels) == 2:
+        shifts = np.unique(points[1] - points[0])
         diagonals = [
-            [values[points[1] - points[0] == shift] for values in points]
-            for shift in np.unique(points[1] - points[0])
+            [values[points[1] - points[0] == shift] for values in points] for shift in shifts
         ]
         size = math.prod(term.sizes[name] for name in labels)
-        if len(diagonals) <= MAX_SPLIT and (size > SMALL or len(diagonals) ** 2 <= count):
+        apart = len(shifts) > 1 and np.diff(shifts).min() > 1 and len(term.sizes) > len(labels)
+        whole = len(shifts) ** 2 > count or (size <= SMALL_APART and apart)
+        if len(shifts) <= MAX_SPLIT and (size > SMALL or not whole):
             return [
                 ([from_values(new, values) for values in pair], len(pair[0])) for pair in diagonals
             ]
