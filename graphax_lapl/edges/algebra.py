@@ -411,9 +411,7 @@ def _joined(
 ) -> Draft:
     """The product of two terms, those labels of the inner one that have the same name joined."""
     moved = dict(enumerate(names))
-    sizes = dict(enumerate(outer.sizes))
-    for name, size in zip(names, inner.sizes, strict=True):
-        sizes[name] = size
+    sizes = dict(enumerate(outer.sizes)) | dict(zip(names, inner.sizes, strict=True))
     factors = [DraftFactor(k, f) for k, f in zip(outer_operands, outer.factors, strict=True)]
     for operand, factor in zip(inner_operands, inner.factors, strict=True):
         own = factor.read([axis.renamed(moved) for axis in factor.axes])

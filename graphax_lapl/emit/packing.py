@@ -17,12 +17,16 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 from jax.custom_batching import custom_vmap
 
-from .numbers import BATCH
+from ..program.fusion import UNBOUNDED
+from .arrays import promoted
+from .holding import BARRIERS_STAND, held
+from .numbers import BATCH, Numbers, joined
 
-__all__ = ["by_digits", "packed"]
+__all__ = ["by_digits", "in_rows", "packed"]
 
 #: Most operands of a concatenation that is fused.
 FUSED = 8
@@ -103,6 +107,21 @@ def by_digits(places: tuple[int, ...], total: int, values: Sequence[Array]) -> A
     assert whole is not None
     row = lax.reshape(whole, (count,))
     return row if count == total else lax.slice(row, (0,), (total,))
+
+
+def in_rows(numbers: Numbers) -> Any:
+    """The array of the numbers of many samples, each row in memory before the rows are joined.
+
+    Rows are those of the last axis, or as equally long as may be where these have more than `FUSED`
+    numbers. Before JAX 0.12, where what is held is written by a kernel of its own, all are joined
+    at once.
+    """
+    total, last = numbers.size, numbers.shape[-1] if numbers.ndim else 1
+    if total <= FUSED or not BARRIERS_STAND:
+        return joined(numbers)
+    rows = total // last if 1 < last <= FUSED else -(-total // FUSED)
+    pieces = [held(joined(row), (2, UNBOUNDED)) for row in np.array_split(numbers.ravel(), rows)]
+    return lax.reshape(lax.concatenate(promoted(pieces), 0), numbers.shape)
 
 
 @lru_cache(maxsize=256)

@@ -33,8 +33,8 @@ from ..program.timings import IN_MEMORY, expression_of
 from .arrays import promoted
 from .chunks import can_be_in_chunks, in_chunks
 from .innermost import batched_first, with_rule
-from .numbers import BATCH, CALLS, Numbers, computed, has_numbers, joined, run_numbers, split
-from .packing import by_digits
+from .numbers import BATCH, CALLS, Numbers, computed, has_numbers, run_numbers, split
+from .packing import by_digits, in_rows
 from .tape import Tape
 
 __all__ = ["has_arrays", "has_plain_equations", "in_numbers", "is_small_program"]
@@ -244,7 +244,7 @@ def _in_numbers(
     recorded: _Recorded,
     chunk: int,
     size: int,
-    join: Callable[[Numbers], Any] = joined,
+    join: Callable[[Numbers], Any] = in_rows,
 ) -> Callable[..., list[Any]]:
     """What is recorded as a function of arrays, for chunks of a batch of some size."""
     program = recorded.tape.program(recorded.results, chunk, size)
