@@ -17,7 +17,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
 from jax.custom_batching import custom_vmap
 
@@ -110,18 +109,21 @@ def by_digits(places: tuple[int, ...], total: int, values: Sequence[Array]) -> A
 
 
 def in_rows(numbers: Numbers) -> Any:
-    """The array of the numbers of many samples, each row in memory before the rows are joined.
+    """The array of the numbers of many samples, made of stretches that are in memory before it.
 
-    Rows are those of the last axis, or as equally long as may be where these have more than `FUSED`
-    numbers. Before JAX 0.12, where what is held is written by a kernel of its own, all are joined
-    at once.
+    A stretch is as many whole rows of the last axis as are fused, or a part of a longer one. Before
+    JAX 0.12, where what is held is written by a kernel of its own, all numbers are joined at once.
     """
     total, last = numbers.size, numbers.shape[-1] if numbers.ndim else 1
     if total <= FUSED or not BARRIERS_STAND:
         return joined(numbers)
-    rows = total // last if 1 < last <= FUSED else -(-total // FUSED)
-    pieces = [held(joined(row), (2, UNBOUNDED)) for row in np.array_split(numbers.ravel(), rows)]
-    return lax.reshape(lax.concatenate(promoted(pieces), 0), numbers.shape)
+    length = FUSED // last * last if last <= FUSED else -(-last // -(-last // FUSED))
+    flat = numbers.ravel()
+    stretches = [
+        held(joined(flat[start : start + length]), (2, UNBOUNDED))
+        for start in range(0, total, length)
+    ]
+    return lax.reshape(lax.concatenate(promoted(stretches), 0), numbers.shape)
 
 
 @lru_cache(maxsize=256)
