@@ -9,6 +9,7 @@ import pytest
 from jax import lax
 
 from graphax_lapl import jacve, value_and_jacve
+from graphax_lapl.emit import innermost, packing
 from graphax_lapl.emit.numbers import split
 from graphax_lapl.emit.small_programs import BATCH
 from graphax_lapl.emit.tape import Tape
@@ -195,3 +196,62 @@ def test_integers_beside_a_jacobian_that_is_differentiated():
 
     x = draw(5, BATCH, 3)
     compare(jax.jit(jax.grad(squares(jacve)))(x), jax.jit(jax.grad(squares(jax.jacrev)))(x))
+
+
+@pytest.mark.parametrize(
+    ("shape", "stretches"), [((), 0), ((2, 4), 0), ((5, 5), 5), ((2, 3, 3), 3), ((3, 13), 6)]
+)
+@pytest.mark.parametrize("stand", [True, False])
+def test_matrices_are_joined_by_rows(shape, stretches, stand, monkeypatch):
+    monkeypatch.setattr(packing, "BARRIERS_STAND", stand)
+    monkeypatch.setattr(packing, "held", lambda value, sizes: lax.optimization_barrier(value))
+
+    def joined(x):
+        numbers = np.empty(shape, object)
+        for k, place in enumerate(np.ndindex(shape)):
+            numbers[place] = x * k if k % 4 else np.float64(k)
+        return packing.in_rows(numbers)
+
+    x = draw(3, 7)
+    table = np.arange(np.prod(shape, dtype=int)).reshape(shape)
+    expected = np.where(table % 4, np.multiply.outer(x, table), table)
+    found = jax.make_jaxpr(jax.vmap(joined))(x)
+    assert primitives(found.jaxpr, ("optimization_barrier",)).total() == (stretches if stand else 0)
+    np.testing.assert_array_equal(jax.vmap(joined)(x), expected)
+
+
+def test_a_batch_is_traced_as_a_batch_alone():
+    """What a single input needs is traced where no batch has come, and only there."""
+    traced = []
+
+    def otherwise(inputs):
+        traced.append("one")
+        return [inputs[0] * 2.0]
+
+    def rule(size, own, inputs):
+        traced.append(size)
+        return [inputs[0] * 2.0] if size > 2 else None
+
+    call = innermost.batched_first(
+        rule, otherwise, otherwise, [jax.ShapeDtypeStruct((), jnp.float64)]
+    )
+
+    def fun(x):
+        return call([x])[0]
+
+    x = draw(4, 3)
+    for batch, seen in ((x, [3]), (x[:2], [2, "one"])):
+        traced.clear()
+        np.testing.assert_array_equal(jax.jit(jax.vmap(fun))(batch), 2.0 * batch)
+        assert traced == seen
+    traced.clear()
+    assert float(jax.jit(fun)(x[0])) == 2.0 * x[0]
+    assert traced == ["one"]
+    # Under derivatives, inside and outside of the batch, and where a jitted call is batched later.
+    for derivative in (jax.vmap(jax.grad(fun)), jax.grad(lambda x: jnp.sum(jax.vmap(fun)(x)))):
+        np.testing.assert_array_equal(derivative(x), np.full(3, 2.0))
+    compiled = jax.jit(jax.vmap(fun))
+    np.testing.assert_array_equal(jax.grad(lambda x: jnp.sum(compiled(x)))(x), np.full(3, 2.0))
+    np.testing.assert_array_equal(jax.vmap(jax.jit(fun))(x), 2.0 * x)
+    nested = jax.vmap(jax.vmap(fun))(x.reshape(1, 3))
+    np.testing.assert_array_equal(nested, 2.0 * x.reshape(1, 3))

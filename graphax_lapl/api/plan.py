@@ -199,8 +199,12 @@ class Plan:
             blocks = [[write(block, program, slots) for block in row] for row in program.blocks]
             return [slots[slot] for slot in program.values], blocks
 
-        holding = self._holding(program, sparse)
-        held = functools.partial(run, holding=holding)
+        # Programs in numbers decide for themselves what is held.
+        holding = functools.cache(lambda: self._holding(program, sparse))
+
+        def held(inputs: Sequence[Any]) -> tuple[list[Any], list[list[Any]]]:
+            return run(inputs, holding())
+
         # `jax.vmap` of a function with a derivative rule has no tangents for integers.
         inexact = all(jnp.issubdtype(program.slots[s].dtype, jnp.inexact) for s in program.values)
         if sparse or not inexact:
@@ -208,24 +212,30 @@ class Plan:
         if self.again:
             return self._in_pieces(program, held)
         matrices = plain_products(program) if has_plain_equations(program) else None
-        one = None
-        if matrices is not None:
-            # Regions hold instructions, which read arrays as they lie.
-            own = self._holding(matrices, sparse) if holding.regions else holding
-            one = functools.partial(run, holding=own, program=matrices)
-        arrays = has_arrays(program)
-        made: Callable[[Sequence[Any]], Any] = held
-        if (arrays or holding.values or holding.sines) and is_small_program(program):
-            numbers = in_numbers(held, functools.partial(run, holding=Holding()), arrays, one)
 
+        def by_matrices(inputs: Sequence[Any]) -> tuple[list[Any], list[list[Any]]]:
+            assert matrices is not None
+            # Regions hold instructions, which read arrays as they lie.
+            own = self._holding(matrices, sparse) if holding().regions else holding()
+            return run(inputs, own, matrices)
+
+        one = None if matrices is None else by_matrices
+        arrays, types = has_arrays(program), _types(program)
+        made: Callable[[Sequence[Any]], Any] = held
+        if is_small_program(program) and (arrays or holding().values or holding().sines):
+            plain = functools.partial(run, holding=Holding())
+            numbers = in_numbers(held, plain, arrays, types, one)
             made = functools.partial(_as_traced, numbers)
         elif one is not None:
-            made = for_few_samples(one, held, 2)
+            made = for_few_samples(one, held, 2, types=types)
         few = self.few
         if few is None:
             return made
         return for_few_samples(
-            lambda inputs: few.run(inputs, values, sparse=False), made, self.order.few_limit
+            lambda inputs: few.run(inputs, values, sparse=False),
+            made,
+            self.order.few_limit,
+            types=types,
         )
 
     def _in_pieces(
@@ -243,13 +253,7 @@ class Plan:
         def samples(own: Sequence[bool], size: int) -> int:
             return footprint(tuple(own)).samples(size) if can_be_in_chunks() else size
 
-        slots = (program.slots[slot] for slot in program.values)
-        values = [jax.ShapeDtypeStruct(slot.shape, slot.dtype) for slot in slots]
-        blocks = [
-            [jax.ShapeDtypeStruct((*b.out_shape, *b.in_shape), b.dtype) for b in row]
-            for row in program.blocks
-        ]
-        return chunked_where_large(run, (values, blocks), samples)
+        return chunked_where_large(run, _types(program), samples)
 
     def _holding(self, program: Program, sparse: bool) -> Holding:
         """What is written to memory before it is read."""
@@ -384,6 +388,17 @@ class Plan:
             f"Plan({self.graph.function}: {len(self.graph.eliminable)} vertices, "
             f"{self.counts.muls} mults, {self.order.method})"
         )
+
+
+def _types(program: Program) -> tuple[list[Any], list[list[Any]]]:
+    """Shapes and dtypes of the values and dense blocks of a program."""
+    slots = (program.slots[slot] for slot in program.values)
+    values = [jax.ShapeDtypeStruct(slot.shape, slot.dtype) for slot in slots]
+    blocks = [
+        [jax.ShapeDtypeStruct((*b.out_shape, *b.in_shape), b.dtype) for b in row]
+        for row in program.blocks
+    ]
+    return values, blocks
 
 
 def _as_traced(run: Callable[[Sequence[Any], bool], Any], inputs: Sequence[Any]) -> Any:

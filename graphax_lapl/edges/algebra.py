@@ -410,18 +410,17 @@ def _joined(
     names: tuple[int, ...],
 ) -> Draft:
     """The product of two terms, those labels of the inner one that have the same name joined."""
-    inner_moved = inner.moved(names)
-    sizes = dict(enumerate(outer.sizes))
-    for name, size in zip(names, inner.sizes, strict=True):
-        sizes.setdefault(name, size)
-    factors = zip(
-        (*outer_operands, *inner_operands), (*outer.factors, *inner_moved.factors), strict=True
-    )
+    moved = dict(enumerate(names))
+    sizes = dict(enumerate(outer.sizes)) | dict(zip(names, inner.sizes, strict=True))
+    factors = [DraftFactor(k, f) for k, f in zip(outer_operands, outer.factors, strict=True)]
+    for operand, factor in zip(inner_operands, inner.factors, strict=True):
+        own = factor.read([axis.renamed(moved) for axis in factor.axes])
+        factors.append(DraftFactor(operand, own))
     return Draft(
         sizes,
         [*outer.out],
-        [*inner_moved.into],
-        [DraftFactor(operand, factor) for operand, factor in factors],
+        [axis.renamed(moved) for axis in inner.into],
+        factors,
         _product_of(outer.coefficient, inner.coefficient),
     )
 

@@ -71,32 +71,25 @@ def _multiply(
 ) -> None:
     """Replace one or two factors by their product, summed over `summed`."""
     items = list(items)
-    labels = frozenset().union(*(item.labels for item in items))
+    labels = frozenset().union(*[item.factor.labels for item in items])
     kept = draft.storage_order(labels - summed)
     shared: dict[int, tuple[IndexMap, int]] = {}
     if not all([axis.is_affine for item in items for axis in item.factor.axes]):
         repeated = {name: _repetition(draft, items, name) for name in kept}
         shared = {name: found for name, found in repeated.items() if found is not None}
     sizes = {**draft.sizes, **{name: extent for name, (_, extent) in shared.items()}}
-    maps = {index_map: label(name) for name, (index_map, _) in shared.items()}
-    operation = Einsum(
-        tuple(
-            [
-                Read(tuple([maps.get(axis, axis) for axis in item.factor.axes]), item.factor.conj)
-                for item in items
-            ]
-        ),
-        tuple([(name, sizes[name]) for name in sorted(labels)]),
-        kept,
-        coefficient,
-        real,
-    )
+    reads = [Read(item.factor.axes, item.factor.conj) for item in items]
+    if shared:
+        maps = {index_map: label(name) for name, (index_map, _) in shared.items()}
+        reads = [Read(tuple([maps.get(a, a) for a in r.axes]), r.conj) for r in reads]
+    listed = tuple([(name, sizes[name]) for name in sorted(labels)])
+    operation = Einsum(tuple(reads), listed, kept, coefficient, real)
     operand = writer.add(operation, [item.operand for item in items])
-    axes = tuple(shared[name][0] if name in shared else label(name) for name in kept)
+    axes = tuple([shared[name][0] if name in shared else label(name) for name in kept])
     product = Factor(axes, operation.shape)
-    position = min(draft.factors.index(item) for item in items)
+    position = min([draft.factors.index(item) for item in items])
     draft.factors[position] = DraftFactor(operand, product)
-    draft.factors = [f for f in draft.factors if not any(f is item for item in items)]
+    draft.factors = [f for f in draft.factors if f not in items]
     for name in summed:
         draft.forget(name)
 
@@ -152,23 +145,26 @@ def _sum_labels(draft: Draft, writer: RecipeWriter) -> None:
 
 def _multiply_contained(draft: Draft, writer: RecipeWriter) -> None:
     while len(draft.factors) > 1:
-        pairs = [
-            (a, b)
-            for i, a in enumerate(draft.factors)
-            for b in draft.factors[i + 1 :]
-            if (a.labels <= b.labels or b.labels <= a.labels)
-            and a.factor.opaque is None
-            and b.factor.opaque is None
-        ]
+        pairs = []
+        for i, a in enumerate(draft.factors):
+            labels = a.factor.labels
+            for b in draft.factors[i + 1 :]:
+                others = b.factor.labels
+                if (labels <= others or others <= labels) and not (
+                    a.factor.opaque or b.factor.opaque
+                ):
+                    pairs.append((a, b))
         if not pairs:
             return
-        best = min(pairs, key=lambda pair: draft.box(pair[0].labels | pair[1].labels))
+        best = pairs[0]
+        if len(pairs) > 1:
+            best = min(pairs, key=lambda pair: draft.box(pair[0].labels | pair[1].labels))
         _multiply(draft, writer, list(best), frozenset())
 
 
 def _resolve_opaque(draft: Draft, writer: RecipeWriter) -> None:
     while True:
-        opaque = [f for f in draft.factors if f.factor.opaque is not None]
+        opaque = [f for f in draft.factors if f.factor.opaque]
         item = opaque[0] if opaque else None
         if item is None or (len(draft.factors) == 1 and _stands_alone(draft, item.factor)):
             return

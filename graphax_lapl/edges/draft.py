@@ -8,7 +8,7 @@ is being written), a finished term by position.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -94,12 +94,12 @@ class Draft:
         """
         out = {name for axis in self.out for name in axis.labels}
         into = {name for axis in self.into for name in axis.labels}
-        rank = {name: k for k, name in enumerate(_by_appearance((*self.into, *self.out)))}
-
-        def place(name: int) -> tuple[bool, bool, int, int]:
-            return (name not in into, name not in out, rank.get(name, len(rank)), name)
-
-        return tuple(sorted(labels, key=place))
+        wanted = set(labels)
+        ranked = [n for n in _by_appearance((*self.into, *self.out)) if n in wanted]
+        shared = [n for n in ranked if n in into and n in out]
+        inputs = [n for n in ranked if n in into and n not in out]
+        outputs = [n for n in ranked if n not in into]
+        return (*shared, *inputs, *outputs, *sorted(wanted.difference(ranked)))
 
     def fresh(self, size: int) -> int:
         """Add a new label of `size`."""
@@ -207,14 +207,29 @@ class Draft:
 
     def finish(self) -> tuple[Term, list[int]] | None:
         """The canonical term and its operands, or None where it is structurally zero."""
-        if self.coefficient == 0 or any(size == 0 for size in self.sizes.values()):
+        if self.coefficient == 0 or 0 in self.sizes.values():
             return None
-        self.drop_trivial_labels()
-        maps = [axis for axis in (*self.out, *self.into) if axis.parts]
-        if any([isinstance(part, int) and part < 0 for axis in maps for _, part in axis.parts]):
+        names, plain = self._survey()
+        if len(names) < len(self.sizes) or 1 in self.sizes.values():
+            self.drop_trivial_labels()
+            names, plain = self._survey()
+        if not plain:
             self._flip_labels()
-        self._fuse_labels()
-        return self._number_labels()
+            self._fuse_labels()
+            names, _ = self._survey()
+        return self._number_labels(names)
+
+    def _survey(self) -> tuple[dict[int, int], bool]:
+        """Labels numbered by first appearance, and whether each map is one that ascends."""
+        axes = [*self.out, *self.into]
+        for item in self.factors:
+            axes += item.factor.axes
+        names = _by_appearance(axes)
+        for axis in axes:
+            parts = axis.parts
+            if parts and (len(parts) > 1 or (isinstance(parts[0][1], int) and parts[0][1] < 0)):
+                return names, False
+        return names, True
 
     def drop_trivial_labels(self) -> None:
         """Fold labels that select nothing into the coefficient, and labels of size one away."""
@@ -281,17 +296,16 @@ class Draft:
         first, second = axis.stride(major), axis.stride(minor)
         return first is not None and second is not None and first == second * self.sizes[minor]
 
-    def _number_labels(self) -> tuple[Term, list[int]] | None:
-        """Number labels by first appearance (large strides first within a map); None for zero."""
+    def _number_labels(self, names: Mapping[int, int]) -> tuple[Term, list[int]] | None:
+        """The term with labels renamed so; None for zero."""
         limits = self._sharp_limits() if self.limits else []
-        if any([isinstance(limit, Mask) and not limit.marks.some for limit in limits]):
+        if limits and any([isinstance(lim, Mask) and not lim.marks.some for lim in limits]):
             return None
-        axes = [*self.out, *self.into, *[a for f in self.factors for a in f.factor.axes]]
-        names = {name: k for k, name in enumerate(_by_appearance(axes))}
         factors = [f.factor for f in self.factors]
         out, into = self.out, self.into
         if any([name != k for name, k in names.items()]):
-            out, into = ([axis.renamed(names) for axis in axes] for axes in (out, into))
+            out = [axis.renamed(names) for axis in out]
+            into = [axis.renamed(names) for axis in into]
             factors = [f.read([axis.renamed(names) for axis in f.axes]) for f in factors]
             limits = [limit.renamed(names) for limit in limits]
         term = Term(
@@ -326,13 +340,14 @@ class Draft:
         return math.prod(self.sizes[name] for name in names)
 
 
-def _by_appearance(axes: Iterable[IndexMap]) -> Iterable[int]:
-    """Labels by first appearance, large strides first within a map."""
-    names: dict[int, None] = {}
+def _by_appearance(axes: Iterable[IndexMap]) -> dict[int, int]:
+    """Labels numbered by first appearance, large strides first within a map."""
+    names: dict[int, int] = {}
     for axis in axes:
         parts: Iterable[tuple[int, Part]] = axis.parts
         if len(axis.parts) > 1:
             parts = sorted(parts, key=lambda p: -abs(p[1]) if isinstance(p[1], int) else 0)
         for name, _ in parts:
-            names.setdefault(name)
+            if name not in names:
+                names[name] = len(names)
     return names

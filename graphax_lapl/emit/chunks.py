@@ -8,8 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.custom_batching import custom_vmap
-from jax.custom_derivatives import SymbolicZero
+
+from .innermost import batched_first
 
 __all__ = ["can_be_in_chunks", "chunked_where_large", "in_chunks"]
 
@@ -70,55 +70,9 @@ def chunked_where_large(run: Run, types: Any, samples: Callable[[Sequence[bool],
             samples are evaluated at once.
     """
 
-    def zeros() -> Any:
-        return jax.tree.map(lambda t: jnp.zeros(t.shape, t.dtype), types)
+    def rule(size: Any, own: Sequence[bool], inputs: Sequence[Any]) -> Any:
+        # `jax.export` knows symbols too.
+        chunk = samples(own, size) if isinstance(size, int) else 0
+        return in_chunks(run, types, own, size, chunk)(inputs) if 0 < chunk < size else None
 
-    def call(inputs: Sequence[Any]) -> Any:
-        # A stand-in, because `run` itself would be traced once more. Its rule for batches runs
-        # before the call returns, or, as under derivatives, its results are dropped.
-        chunked: list[bool] = []
-
-        @custom_vmap
-        def batches(*inputs: Any) -> Any:
-            del inputs
-            return zeros()
-
-        @batches.def_vmap
-        def _(size: Any, own: list[bool], *inputs: Any) -> tuple[Any, Any]:
-            chunk = 0
-            if not chunked and isinstance(size, int):  # `jax.export` knows symbols too
-                chunk = samples(own, size)
-            if not 0 < chunk < size:
-                return zeros(), jax.tree.map(lambda _: False, types)
-            chunked.append(True)
-            results = in_chunks(run, types, own, size, chunk)(inputs)
-            return results, jax.tree.map(lambda _: True, types)
-
-        stand_in = jax.custom_jvp(batches)
-
-        def along(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-            if chunked != [True]:
-                return zeros(), zeros()
-            return _along(run, primals, tangents)
-
-        stand_in.defjvp(along, symbolic_zeros=True)
-        result = stand_in(*inputs)
-        if chunked:
-            return result
-        chunked.append(False)
-        return run(inputs)
-
-    return call
-
-
-def _along(run: Run, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-    """Results and their tangents along what moves."""
-    moving = [k for k, tangent in enumerate(tangents) if not isinstance(tangent, SymbolicZero)]
-
-    def of(*values: Any) -> Any:
-        inputs = list(primals)
-        for k, value in zip(moving, values, strict=True):
-            inputs[k] = value
-        return run(inputs)
-
-    return jax.jvp(of, [primals[k] for k in moving], [tangents[k] for k in moving])
+    return batched_first(rule, run, run, types)

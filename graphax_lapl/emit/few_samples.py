@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from jax.custom_batching import custom_vmap
+
+from .innermost import batched_first, with_rule
 
 __all__ = ["for_few_samples"]
 
@@ -19,7 +20,7 @@ __all__ = ["for_few_samples"]
 Run = Callable[[Sequence[Any]], Any]
 
 
-def for_few_samples(few: Run, run: Run, limit: int, samples: int = 1) -> Run:
+def for_few_samples(few: Run, run: Run, limit: int, samples: int = 1, types: Any = None) -> Run:
     """`few` for less than `limit` samples of `jax.vmap`, nested ones multiplied, otherwise `run`.
 
     Derivatives are those of `run`.
@@ -29,21 +30,16 @@ def for_few_samples(few: Run, run: Run, limit: int, samples: int = 1) -> Run:
         run: another one with the same results.
         limit: how many samples `run` is for, at least.
         samples: how many one evaluation of `few` and `run` stands for.
+        types: shapes and dtypes of the results, inexact ones; without them `few` is traced for
+            every batch.
     """
 
-    @custom_vmap
-    def chosen(inputs: Sequence[Any]) -> Any:
-        return few(inputs)
-
-    @chosen.def_vmap
-    def _(size: Any, batched: list[Any], inputs: Sequence[Any]) -> tuple[Any, Any]:
-        axes = ([0 if moves else None for moves in batched[0]],)
+    def rule(size: Any, own: Any, inputs: Sequence[Any]) -> Any:
+        axes = ([0 if moves else None for moves in own],)
         call = jax.vmap(run, axes)
         if isinstance(size, int) and samples * size < limit:  # `jax.export` knows symbols too
             call = for_few_samples(jax.vmap(few, axes), call, limit, samples * size)
-        results = call(inputs)
-        return results, jax.tree.map(lambda _: True, results)
+        return call(list(inputs))
 
-    differentiable = jax.custom_jvp(chosen)
-    differentiable.defjvp(lambda primals, tangents: jax.jvp(run, primals, tangents))
-    return differentiable
+    chosen = with_rule(few, rule, run)
+    return chosen if types is None else batched_first(rule, chosen, run, types)

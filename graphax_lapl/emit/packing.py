@@ -20,9 +20,12 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.custom_batching import custom_vmap
 
-from .numbers import BATCH
+from ..program.fusion import UNBOUNDED
+from .arrays import promoted
+from .holding import BARRIERS_STAND, held
+from .numbers import BATCH, Numbers, joined
 
-__all__ = ["by_digits", "packed"]
+__all__ = ["by_digits", "in_rows", "packed"]
 
 #: Most operands of a concatenation that is fused.
 FUSED = 8
@@ -103,6 +106,24 @@ def by_digits(places: tuple[int, ...], total: int, values: Sequence[Array]) -> A
     assert whole is not None
     row = lax.reshape(whole, (count,))
     return row if count == total else lax.slice(row, (0,), (total,))
+
+
+def in_rows(numbers: Numbers) -> Any:
+    """The array of the numbers of many samples, made of stretches that are in memory before it.
+
+    A stretch is as many whole rows of the last axis as are fused, or a part of a longer one. Before
+    JAX 0.12, where what is held is written by a kernel of its own, all numbers are joined at once.
+    """
+    total, last = numbers.size, numbers.shape[-1] if numbers.ndim else 1
+    if total <= FUSED or not BARRIERS_STAND:
+        return joined(numbers)
+    length = FUSED // last * last if last <= FUSED else -(-last // -(-last // FUSED))
+    flat = numbers.ravel()
+    stretches = [
+        held(joined(flat[start : start + length]), (2, UNBOUNDED))
+        for start in range(0, total, length)
+    ]
+    return lax.reshape(lax.concatenate(promoted(stretches), 0), numbers.shape)
 
 
 @lru_cache(maxsize=256)

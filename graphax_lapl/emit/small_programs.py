@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import dtypes, lax
-from jax.custom_batching import custom_vmap
 from jax.extend.core import jaxpr_as_fun
 
 from ..program.counts import local_jaxpr
@@ -33,8 +32,9 @@ from ..program.instructions import (
 from ..program.timings import IN_MEMORY, expression_of
 from .arrays import promoted
 from .chunks import can_be_in_chunks, in_chunks
-from .numbers import BATCH, CALLS, Numbers, computed, has_numbers, joined, run_numbers, split
-from .packing import by_digits
+from .innermost import batched_first, with_rule
+from .numbers import BATCH, CALLS, Numbers, computed, has_numbers, run_numbers, split
+from .packing import by_digits, in_rows
 from .tape import Tape
 
 __all__ = ["has_arrays", "has_plain_equations", "in_numbers", "is_small_program"]
@@ -91,7 +91,7 @@ def has_arrays(program: Program) -> bool:
 
 
 def in_numbers(
-    run: Run, plain: Run, arrays: bool, one: Run | None = None
+    run: Run, plain: Run, arrays: bool, types: Any, one: Run | None = None
 ) -> Callable[[Sequence[Any], bool], Any]:
     """`run`, number by number for a single input and under `jax.vmap` with many samples.
 
@@ -102,6 +102,7 @@ def in_numbers(
         run: the program, on small arrays. It closes over no tracers.
         plain: the same without held arrays, which is all the same on other devices.
         arrays: whether it has any; a program of numbers is rewritten only for chunks.
+        types: shapes and dtypes of its results, inexact ones.
         one: what a single input is evaluated by where numbers do not suit it, if not by `run`.
 
     Returns:
@@ -118,8 +119,7 @@ def in_numbers(
         numbers = _structured(_in_numbers(closed, recorded, 1, 1, _in_digits), structure)
         return lax.platform_dependent(inputs, cpu=numbers, default=run)
 
-    def many(size: Any, batched: list[Any], inputs: Sequence[Any]) -> tuple[Any, Any]:
-        (own,) = batched
+    def many(size: Any, own: Sequence[bool], inputs: Sequence[Any]) -> Any:
         axes = ([0 if moves else None for moves in own],)
         call = None
         if isinstance(size, int) and size >= BATCH:  # `jax.export` knows symbols too
@@ -131,24 +131,16 @@ def in_numbers(
             if recorded is not None and (arrays or chunk < size):
                 forms = (_in_numbers(closed, recorded, chunk, size), jaxpr_as_fun(closed))
                 numbers, other = (_structured(form, structure) for form in forms)
-                types = jax.tree.unflatten(structure, map(_type, closed.out_avals))
                 cpu = in_chunks(numbers, types, own, size, chunk) if chunk < size else None
                 call = functools.partial(
                     lax.platform_dependent,
                     cpu=cpu or jax.vmap(numbers, axes),
                     default=jax.vmap(other, axes),
                 )
-        results = (call or jax.vmap(run, axes))(inputs)
-        return results, jax.tree.map(lambda _: True, results)
+        return (call or jax.vmap(run, axes))(list(inputs))
 
-    def chosen(one: Run) -> Run:
-        batches = custom_vmap(one)
-        batches.def_vmap(many)
-        differentiable = jax.custom_jvp(batches)
-        differentiable.defjvp(lambda primals, tangents: jax.jvp(run, primals, tangents))
-        return differentiable
-
-    alone, within = chosen(run), chosen(single) if arrays else chosen(run)
+    alone = with_rule(run, many, run)
+    within = batched_first(many, with_rule(single if arrays else run, many, run), run, types)
     return lambda inputs, compiled: (within if compiled else alone)(inputs)
 
 
@@ -158,10 +150,6 @@ def _types(inputs: Sequence[Any], own: Sequence[bool]) -> tuple[jax.ShapeDtypeSt
         jax.ShapeDtypeStruct(x.shape[1:] if moves else x.shape, x.dtype)
         for x, moves in zip(inputs, own, strict=True)
     )
-
-
-def _type(aval: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype)
 
 
 def _precision() -> Any:
@@ -261,7 +249,7 @@ def _in_numbers(
     recorded: _Recorded,
     chunk: int,
     size: int,
-    join: Callable[[Numbers], Any] = joined,
+    join: Callable[[Numbers], Any] = in_rows,
 ) -> Callable[..., list[Any]]:
     """What is recorded as a function of arrays, for chunks of a batch of some size."""
     program = recorded.tape.program(recorded.results, chunk, size)
