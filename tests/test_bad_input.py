@@ -368,8 +368,8 @@ def test_mutable_array_that_holds_moving_values(derivative: Any) -> None:
     for function in (written, in_a_loop):
         with pytest.raises(MutableArrayError, match=r"test_bad_input.py.*jax\.jacfwd"):
             derivative(function)(X)
-    fixed = jax.new_ref(jnp.arange(3.0))
-    assert_same(jacve(lambda x: x * fixed[...])(X), jnp.diag(jnp.arange(3.0)))
+    found = jacve(lambda x: x * jax.new_ref(jnp.arange(3.0))[...])(X)
+    assert_same(found, jnp.diag(jnp.arange(3.0)))
 
 
 @jax.custom_jvp
