@@ -209,7 +209,7 @@ def test_argnums_repeated(argnums: Any) -> None:
         assert_same(result, (jax.jacfwd(pair)(X, X),) * 2)
 
 
-@pytest.mark.parametrize("argnums", [1.0, "x", None, (0, "y")], ids=str)
+@pytest.mark.parametrize("argnums", [1.0, "x", None, (0, "y"), np.array([0, 1])], ids=str)
 def test_argnums_of_a_wrong_type(argnums: Any) -> None:
     with pytest.raises(InvalidTypeError, match="argnums"):
         jacve(pair, argnums=argnums)(X, X)

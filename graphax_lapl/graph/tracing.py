@@ -9,6 +9,7 @@ then it is traced again with them static.
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -107,14 +108,17 @@ def normalized_argnums(
         InvalidTypeError: if one is not an integer.
     """
     single = not isinstance(argnums, tuple | list)
-    wanted = (argnums,) if single else tuple(argnums)  # type: ignore[arg-type]
+    wanted: tuple[Any, ...] = tuple(argnums) if isinstance(argnums, tuple | list) else (argnums,)
     positions = []
     for number in wanted:
-        if isinstance(number, bool) or not hasattr(number, "__index__"):
+        try:
+            index = operator.index(number)
+        except TypeError:  # an array of several has a method of that name too
+            index = None
+        if index is None or isinstance(number, bool):
             raise InvalidTypeError(
                 f"argnums must be an integer or a tuple of integers, got {argnums!r}."
             )
-        index = int(number.__index__())
         if not -count <= index < count:
             raise InvalidArgumentError(
                 f"argnums={argnums!r} is out of range: {name} was called with {count} positional "
