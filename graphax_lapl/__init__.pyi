@@ -52,6 +52,7 @@ from .errors import (
     InvalidArgumentError as InvalidArgumentError,
     InvalidOrderError as InvalidOrderError,
     InvalidTypeError as InvalidTypeError,
+    MutableArrayError as MutableArrayError,
     NonlinearRuleError as NonlinearRuleError,
     NotDifferentiableError as NotDifferentiableError,
     PlanMismatchError as PlanMismatchError,

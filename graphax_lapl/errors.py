@@ -18,6 +18,7 @@ __all__ = [
     "InvalidArgumentError",
     "InvalidOrderError",
     "InvalidTypeError",
+    "MutableArrayError",
     "NonlinearRuleError",
     "NotDifferentiableError",
     "NotPicklableError",
@@ -129,6 +130,24 @@ class CollectiveError(GraphaxLaplError, ValueError):
             "jax.jacrev disagree there). Differentiate the mapped function instead, as in "
             f"jacve(jax.vmap(fun, axis_name='{axis}')), or keep what comes from other samples "
             "constant with jax.lax.stop_gradient."
+        )
+
+
+class MutableArrayError(GraphaxLaplError, NotImplementedError):
+    """A value that moves with the inputs is kept in a mutable array (`jax.new_ref`)."""
+
+    def __init__(self, name: str, where: str):
+        """Say which operation it is, and what to do.
+
+        Args:
+            name: of the primitive, e.g. "swap".
+            where: `file:line (function)` in the user's code, or nothing.
+        """
+        super().__init__(
+            f"'{name}'{f' ({where})' if where else ''} keeps a value that depends on the "
+            "differentiated inputs in a mutable array (jax.new_ref), through which derivatives are "
+            "not followed; expected values that are returned. Carry it through the loop instead, "
+            "update a copy with x.at[i].set(y), or use jax.jacfwd or jax.jacrev for this function."
         )
 
 

@@ -16,6 +16,7 @@ from graphax_lapl import (
     InvalidArgumentError,
     InvalidOrderError,
     InvalidTypeError,
+    MutableArrayError,
     NotDifferentiableError,
     Plan,
     PlanMismatchError,
@@ -208,7 +209,7 @@ def test_argnums_repeated(argnums: Any) -> None:
         assert_same(result, (jax.jacfwd(pair)(X, X),) * 2)
 
 
-@pytest.mark.parametrize("argnums", [1.0, "x", None, (0, "y")], ids=str)
+@pytest.mark.parametrize("argnums", [1.0, "x", None, (0, "y"), np.array([0, 1])], ids=str)
 def test_argnums_of_a_wrong_type(argnums: Any) -> None:
     with pytest.raises(InvalidTypeError, match="argnums"):
         jacve(pair, argnums=argnums)(X, X)
@@ -279,8 +280,15 @@ def test_function_that_is_not_callable(not_a_function: Any) -> None:
 
 
 def test_has_aux_without_a_pair() -> None:
-    with pytest.raises(GraphaxLaplError, match="has_aux"):
+    with pytest.raises(InvalidTypeError, match=r"has_aux.*one array of shape \(3,\)"):
         jacve(fun, has_aux=True)(X)
+    with pytest.raises(InvalidTypeError, match=r"has_aux.*tuple of 3"):
+        jacve(lambda x: (x, x, x), has_aux=True)(X)
+
+
+def test_auxiliary_value_of_words() -> None:
+    aux = jacve(lambda x: (x * 2.0, np.array(["a", "b"])), has_aux=True)(X)[1]
+    assert aux.tolist() == ["a", "b"]
 
 
 def test_error_of_the_function_itself_passes_through() -> None:
@@ -337,6 +345,31 @@ def test_argnums_checked_at_every_entry(call: Callable[[], Any]) -> None:
 def test_function_applied_at_indices_has_no_derivative_in_jax() -> None:
     with pytest.raises(NotDifferentiableError, match=r"scatter.*test_bad_input.py.*custom_jvp"):
         jacve(lambda x: x.at[jnp.array([0, 2])].apply(jnp.sin))(jnp.ones(3))
+
+
+@pytest.mark.parametrize("derivative", [jacve, hessve, laplacian_ve])
+def test_mutable_array_that_holds_moving_values(derivative: Any) -> None:
+    """Nothing leads from what is written to what is read: the derivative was zero."""
+
+    def written(x: jax.Array) -> jax.Array:
+        kept = jax.new_ref(jnp.zeros(3))
+        kept[1] = jnp.sum(jnp.sin(x))
+        return kept[...] * 2.0
+
+    def in_a_loop(x: jax.Array) -> jax.Array:
+        kept = jax.new_ref(jnp.zeros(()))
+
+        def add(i: jax.Array, nothing: None) -> None:
+            kept[...] = kept[...] + x[i] ** 2
+
+        jax.lax.fori_loop(0, 3, add, None)
+        return kept[...]
+
+    for function in (written, in_a_loop):
+        with pytest.raises(MutableArrayError, match=r"test_bad_input.py.*jax\.jacfwd"):
+            derivative(function)(X)
+    found = jacve(lambda x: x * jax.new_ref(jnp.arange(3.0))[...])(X)
+    assert_same(found, jnp.diag(jnp.arange(3.0)))
 
 
 @jax.custom_jvp

@@ -175,6 +175,13 @@ def test_integer_side_input_is_no_constant() -> None:
         assert_same(jacobian(X, np.int64(i)), jax.jacfwd(lambda x, i: x[i] ** 2)(X, i))
 
 
+def test_sign_of_a_zero() -> None:
+    """Beside a Python number a literal is one too, and zeros of both signs are equal."""
+    for zero in (0.0, -0.0):
+        found = jacve(lambda x, zero=zero: x / zero)(1.5)
+        assert_same(found, jnp.copysign(jnp.inf, zero))
+
+
 def test_closure_that_changes_between_calls() -> None:
     """The function is looked at again in every call, as jax.jacfwd does."""
     scale = {"value": 2.0}

@@ -28,6 +28,7 @@ from .known_values import (
     support_of_constant,
 )
 from .listing import Atom, Constant, Equation, Listing, Variable, scan_counts
+from .mutable_arrays import is_mutable, refuse_mutable_arrays
 from .numpy_values import moved, numpy_result
 from .tangent_program import differentiable_outputs, tangent_program
 from .unrolling import written_out
@@ -147,6 +148,8 @@ class _Inliner:
         known = self.evaluate_known(equation, inputs)
         if known is not None:
             return known
+        if active:
+            refuse_mutable_arrays(equation, self.origin or equation.source_info)
         if active and equation.outvars and name not in BARRIERS:
             # A linear primitive may stand in its own tangent program, applied to the tangents.
             above = stack if any(reference.tangent for reference in inputs) else ()
@@ -445,10 +448,10 @@ def flatten_jaxpr(
     for variable, value in zip(closed.jaxpr.constvars, closed.consts, strict=True):
         new = listing.new(_type_of(variable.aval))
         listing.constants.append(new)
-        known = known_constant(value)
+        known = None if is_mutable(variable) else known_constant(value)
         if known is not None:
             listing.known[new] = known
-        support = support_of_constant(value)
+        support = None if is_mutable(variable) else support_of_constant(value)
         if support is not None:
             listing.support[new] = support
         references.append(_Reference(new))

@@ -70,6 +70,8 @@ def _key(value: Any) -> Hashable:
         return tuple(_key(item) for item in value)
     if callable(value) and not isinstance(value, type):
         raise Unstable
+    if isinstance(value, float | complex):
+        return (type(value).__name__, repr(value))  # zeros of both signs are equal numbers
     try:
         hash(value)
     except TypeError as error:

@@ -9,6 +9,7 @@ then it is traced again with them static.
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -107,14 +108,17 @@ def normalized_argnums(
         InvalidTypeError: if one is not an integer.
     """
     single = not isinstance(argnums, tuple | list)
-    wanted = (argnums,) if single else tuple(argnums)  # type: ignore[arg-type]
+    wanted: tuple[Any, ...] = tuple(argnums) if isinstance(argnums, tuple | list) else (argnums,)
     positions = []
     for number in wanted:
-        if isinstance(number, bool) or not hasattr(number, "__index__"):
+        try:
+            index = operator.index(number)
+        except TypeError:  # an array of several has a method of that name too
+            index = None
+        if index is None or isinstance(number, bool):
             raise InvalidTypeError(
                 f"argnums must be an integer or a tuple of integers, got {argnums!r}."
             )
-        index = int(number.__index__())
         if not -count <= index < count:
             raise InvalidArgumentError(
                 f"argnums={argnums!r} is out of range: {name} was called with {count} positional "
@@ -167,6 +171,13 @@ def trace(
 
 def _is_array(leaf: Any) -> bool:
     return isinstance(leaf, jax.Array | jax.ShapeDtypeStruct | np.ndarray | np.generic)
+
+
+def _is_value(leaf: Any) -> bool:
+    """Whether JAX can return a leaf from a trace; numpy has arrays of words and objects too."""
+    if isinstance(leaf, np.ndarray | np.generic):
+        return bool(dtypes.issubdtype(leaf.dtype, np.number) or leaf.dtype == np.bool_)
+    return _is_array(leaf) or isinstance(leaf, bool | int | float | complex)
 
 
 def _is_moving(leaf: Any, all_static: bool) -> bool:
@@ -233,7 +244,7 @@ def _trace(
             if not isinstance(result, tuple) or len(result) != 2:
                 raise InvalidTypeError(
                     f"has_aux=True: {name} must return a pair (value, aux), got "
-                    f"{type(result).__name__}."
+                    f"{_described(result)}. Return such a pair, or leave out has_aux."
                 )
             result, aux = result
             seen["aux"], aux_arrays = _split_aux(aux)
@@ -272,6 +283,14 @@ def _trace(
     )
 
 
+def _described(result: Any) -> str:
+    """What a function returned, in the words of who wrote it: while tracing arrays are tracers."""
+    if isinstance(result, jax.Array):
+        return f"one array of shape {result.shape}"
+    count = f" of {len(result)}" if isinstance(result, tuple | list | dict) else ""
+    return f"a {type(result).__name__}{count}"
+
+
 def _rebuilder(
     flat: list[Any], places: list[int | None], tree: Any
 ) -> Callable[[Sequence[Any]], Any]:
@@ -290,7 +309,7 @@ def _rebuilder(
 def _split_aux(aux: Any) -> tuple[Callable[[Sequence[Any]], Any], list[Any]]:
     """Separate the array leaves of an auxiliary output, which may hold anything."""
     flat, tree = tree_util.tree_flatten(aux)
-    is_value = [_is_array(leaf) or isinstance(leaf, bool | int | float | complex) for leaf in flat]
+    is_value = [_is_value(leaf) for leaf in flat]
     arrays = [leaf for leaf, moves in zip(flat, is_value, strict=True) if moves]
 
     def rebuild(values: Sequence[Any]) -> Any:
