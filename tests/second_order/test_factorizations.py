@@ -81,7 +81,9 @@ def test_second_derivatives_of_solves_read_the_columns_of_the_solution() -> None
 
 
 @pytest.mark.parametrize(
-    "fun", [jnp.linalg.inv, jnp.linalg.det, lambda a: jnp.linalg.slogdet(a)[1]], ids=str
+    "fun",
+    [jnp.linalg.inv, jnp.linalg.det, lambda a: jnp.linalg.slogdet(a)[1]],
+    ids=["inv", "det", "slogdet"],
 )
 def test_matrices_are_factorised_once_in_a_training_step(fun: Callable[[Any], Any]) -> None:
     """All else is products, on the way back as well."""
