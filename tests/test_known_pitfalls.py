@@ -235,6 +235,12 @@ def test_infinite_slope(fun: Callable[[Any], Any], point: float) -> None:
     check(fun, point)
 
 
+def test_a_neighbour_moves_with_its_number() -> None:
+    """JAX has a rule since 0.12."""
+    found = jacve(lambda x: jnp.nextafter(x, x**3 + 2.0) * x)(V)
+    np.testing.assert_allclose(found, np.diag(2 * V), rtol=1e-12)
+
+
 # ---------------------------------------------------------------- Python and numpy numbers
 
 

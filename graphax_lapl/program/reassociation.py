@@ -70,6 +70,16 @@ class Reassociation(Rewriting):
         names = [axis.labels[0] for axis in read.axes] if plain else []
         return maker if plain and len({*names}) == len(names) else None
 
+    def taken_apart(
+        self, factor: Factor, root: EdgeInstruction, sizes: dict[int, int]
+    ) -> EdgeInstruction | None:
+        """What makes a factor of `root` that is a product, read as a whole; None for others."""
+        maker = self.product_read(factor.read, factor.slot, root)
+        extents = zip(factor.read.axes, self.slots[factor.slot].shape, strict=True)
+        if maker is None or any(sizes[axis.labels[0]] != size for axis, size in extents):
+            return None
+        return maker
+
     def replacement(self, root: EdgeInstruction) -> list[Instruction]:
         """The sum's instructions in the order that is chosen."""
         operation = root.operation
@@ -79,13 +89,14 @@ class Reassociation(Rewriting):
         factors = [
             Factor(read, slot) for read, slot in zip(operation.reads, root.inputs, strict=True)
         ]
+        # A product stays where one of two readings of it cannot be taken apart, as a conjugate.
+        whole = {f.slot for f in factors if self.taken_apart(f, root, sizes) is None}
         cost, inner = _box(sizes, sizes), []
         position = 0
         while position < len(factors):
             read, slot = factors[position].read, factors[position].slot
-            maker = self.product_read(read, slot, root)
-            extents = zip(read.axes, self.slots[slot].shape, strict=True)
-            if maker is None or any(sizes[axis.labels[0]] != size for axis, size in extents):
+            maker = None if slot in whole else self.taken_apart(factors[position], root, sizes)
+            if maker is None:
                 position += 1
                 continue
             product = maker.operation

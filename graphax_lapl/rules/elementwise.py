@@ -157,8 +157,9 @@ _TWO_OVER_ROOT_PI = 1.1283791670955126
 _LN2 = 0.6931471805599453
 
 defelementwise("neg", -1)
-for _name in ("floor", "ceil", "round", "is_finite", "nextafter"):
-    defelementwise(_name, None, None)
+for _name in ("floor", "ceil", "round", "is_finite"):
+    defelementwise(_name, None)
+defelementwise("nextafter", 1, None)  # a neighbour of its first argument
 
 defelementwise("add", 1, 1)
 defelementwise("add_any", 1, 1)

@@ -162,7 +162,8 @@ def _window_extremum(site: Site, i: int, k: int) -> list[Piece]:
     params = site.params
     window = tuple(params["window_dimensions"])
     if any(d != 1 for d in params["base_dilation"]) or math.prod(window) > MAX_CHOICES:
-        return site.opaque(i, k)
+        # JAX has no reverse mode of dilated windows.
+        return site.opaque(i, k, reverse=all(d == 1 for d in params["window_dilation"]))
     rank = len(window)
     choose = _chosen(
         "max" in site.name,

@@ -179,3 +179,14 @@ def test_mixed_curvature_of_two_functions_of_one_array() -> None:
     expected = jax.hessian(fun)(x)
     assert_same(hessve(fun)(x), expected)
     assert_same(laplacian_ve(fun)(x), jnp.einsum("abijij->ab", expected))
+
+
+@pytest.mark.usefixtures("standard_promotion")
+def test_a_product_that_is_read_with_its_conjugate() -> None:
+    """Its columns are a number times a vector, of which the sum takes one reading apart."""
+
+    def fun(x: Any) -> Any:
+        wave = x[0] ** 2 * jnp.array([1.0 + 2.0j, 3.0 - 1.0j])
+        return jnp.real(jnp.vdot(wave, wave))
+
+    assert_same(laplacian_ve(fun)(X), jnp.trace(jax.hessian(fun)(X)))

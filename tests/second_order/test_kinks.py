@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from graphax_lapl import hessve, laplacian_ve
+from graphax_lapl import hessve, jacve, laplacian_ve
 from tests.checks import assert_same
 from tests.second_order.checks import laplacian_of
 
@@ -228,3 +228,18 @@ def test_of_several_numbers(names: list[str]) -> None:
         for result, reference in pairs:
             known = ~np.isnan(reference)
             assert_same(np.where(known, result, 0.0), np.where(known, reference, 0.0), context=name)
+
+
+@pytest.mark.parametrize("dilation", [1, 2])
+def test_largest_of_a_dilated_window(dilation: int) -> None:
+    """JAX has no reverse mode of it."""
+
+    def fun(x: Any) -> Any:
+        largest = lax.reduce_window(
+            x, -np.inf, lax.max, (2,), (1,), [(1, 2)], (dilation,), window_dilation=(2,)
+        )
+        return jnp.sum(jnp.sin(largest * x[0]))
+
+    x = np.array([0.7, -0.4, 1.3, 0.2])
+    assert_same(jacve(fun)(x), jax.jacfwd(fun)(x))
+    assert_same(hessve(fun)(x), jax.jacfwd(jax.jacfwd(fun))(x))
