@@ -53,6 +53,8 @@ __all__ = [
 
 #: Nanoseconds of holding an array, whatever its size: a few small kernels.
 HOLDING = 4 * KERNEL
+#: The same in a Jacobian by arrays, which is no chunk of a batch and has no columns beside them.
+OF_JACOBIANS = 3 * KERNEL
 #: Elements of all results together that still leave room in the cache.
 CACHED = 1 << 19
 #: Numbers of samples for which it is decided what to hold.
@@ -91,6 +93,9 @@ class Step:
 
 class Fusion:
     """Steps as a compiler fuses them into kernels; times are those of one sample of a batch."""
+
+    #: Nanoseconds of holding an array.
+    price = HOLDING
 
     def __init__(
         self,
@@ -143,7 +148,7 @@ class Fusion:
 
         def is_worth(slot: int, evaluations: float, expression: float) -> bool:
             saved = samples * (evaluations - 1) * expression
-            return saved > HOLDING + samples * memory * self.sizes[slot]
+            return saved > self.price + samples * memory * self.sizes[slot]
 
         everything = samples * sum(self.sizes[slot] for slot in self.results)
         memory = MEMORY if everything > CACHED else CACHE
@@ -228,6 +233,7 @@ class FusedProgram(Fusion):
                 places, are then taken to be in memory: most of its products are the library's.
         """
         self.program, self.once, self.again = program, once, again
+        self.price = HOLDING if again else OF_JACOBIANS
         pairs = sines(program)
         #: Sines that sums evaluate, and those that are in memory before they are read.
         self.inside = {slot for slot, sine in pairs.items() if sine.inside}
