@@ -206,6 +206,27 @@ def test_a_transition_matrix_stays_whole_in_products() -> None:
     assert len(vector.terms) == 2
 
 
+def test_a_table_of_reactions_is_multiplied_whole() -> None:
+    """A random table of one entry in eight: no product is written entry by entry."""
+    rng = np.random.RandomState(20)
+    table = rng.randn(20, 24) * (rng.rand(20, 24) < 0.125)
+    weights = jax.random.normal(jax.random.key(21), (16, 20), jnp.float64)
+    xs = jax.random.normal(jax.random.key(22), (3, 24), jnp.float64)
+
+    def rates(x: Array) -> Array:
+        return weights @ jnp.exp(table @ jnp.sin(x))
+
+    derivative = jax.jit(jax.vmap(jacve(rates)))
+    assert jnp.allclose(derivative(xs), jax.vmap(jax.jacfwd(rates))(xs), rtol=1e-12, atol=1e-12)
+    text = derivative.lower(xs).as_text()
+    assert "stablehlo.scatter" not in text
+    assert "stablehlo.gather" not in text
+    only = jacve(lambda x: table @ jnp.sin(x), sparse_representation=True)(xs[0])
+    assert only.nse == np.count_nonzero(table)
+    masked = jacve(lambda x: jnp.sin(x)[:20, None] * table, sparse_representation=True)(xs[0])
+    assert masked.nse == np.count_nonzero(table)
+
+
 @pytest.mark.parametrize("order", ["auto", "reverse", "markowitz"])
 def test_a_single_input_and_a_batch_agree(order: str) -> None:
     """They are evaluated by two programs, and differentiated by one."""

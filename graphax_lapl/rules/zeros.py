@@ -32,6 +32,11 @@ SMALL = 256
 #: apart, and are not joined to a band again: with two of them on both sides, as a state's
 #: transition has them, the product is four terms, and so is all that is multiplied by it.
 SMALL_APART = 64
+#: Up to so many entries a matrix that is multiplied, of which one entry in FILLED is not zero,
+#: stays whole too where it is no band: a product with a dense matrix is then one kernel, and not a
+#: number for each entry and each column, added by position.
+LARGE = 1 << 14
+FILLED = 16
 
 
 def without_zeros(piece: Piece, listing: Listing) -> list[Piece]:
@@ -138,7 +143,10 @@ def _pieces_of(
             return [
                 ([from_values(new, values) for values in pair], len(pair[0])) for pair in diagonals
             ]
-        if size <= SMALL:
+        multiplied = not ({n for a in term.out for n in a.labels} & set(labels)) & {
+            n for a in term.into for n in a.labels
+        }
+        if size <= SMALL or (multiplied and size <= min(LARGE, FILLED * count)):
             return []
     if len(labels) == 1 or 2 * count <= math.prod(term.sizes[name] for name in labels):
         return [(joint, count)]
