@@ -360,7 +360,7 @@ def scales_before_convolutions(program: Program) -> frozenset[int]:
     for operand, _ in _convolutions(program):
         made = makers.get(operand)
         if made is not None and isinstance(getattr(made, "operation", None), Assemble):
-            made = makers.get(made.inputs[0])
+            made = makers.get(made.inputs[0]) if made.inputs else None  # ones alone, put in place
         if made is not None and isinstance(getattr(made, "operation", None), Einsum):
             found.update(slot for slot in made.inputs if slot in makers and readers[slot] > 1)
     return frozenset(slot for slot in found if not isinstance(makers[slot], EdgeInstruction))
