@@ -13,7 +13,7 @@ from benchmarks.problems.problem import over_batch
 from graphax_lapl import jacve, laplacian_ve, make_plan
 from graphax_lapl.edges.operations import Assemble, Einsum
 from graphax_lapl.emit.holding import BARRIERS_STAND, held, tangents_held
-from graphax_lapl.program.fusion import FusedProgram, worth_holding
+from graphax_lapl.program.fusion import CACHED, READING, FusedProgram, Fusion, Step, worth_holding
 from graphax_lapl.program.sines import SINES_SIZE, sines
 
 NUMBERS = {"dimension_numbers": ("NHWC", "HWIO", "NHWC")}
@@ -75,6 +75,32 @@ def test_holding_reduces_evaluations():
     costs = [sum(fused.expressions(held)) for held in ((), kept)]
     assert costs[1] < 0.2 * costs[0]
     assert fused.held_at(1) == set()
+
+
+def many_readers(arrays, terms):
+    """A sum of `terms` terms made of some arrays, which six results read."""
+    total = range(arrays, arrays + terms)
+    steps = [
+        Step((k % arrays, slot - 1 if k else (k + 1) % arrays), (slot,), 0.02, 1, False, True)
+        for k, slot in enumerate(total)
+    ]
+    results = range(total.stop, total.stop + 6)
+    steps += [Step((total[-1],), (slot,), 0.02, 1, False, True) for slot in results]
+    return Fusion(steps, [1] * results.stop, results, [True] * results.stop), total[-1]
+
+
+def test_what_reads_many_arrays_is_held_for_less_work():
+    samples = 4096
+    few, _ = many_readers(2, 10)
+    many, end_of_many = many_readers(8, 10)
+    assert few.held_at(samples) == many.held_at(samples) == set()
+    few.reading = many.reading = READING
+    assert few.held_at(samples) == set()
+    assert many.held_at(samples) == {end_of_many}
+    # As much work without what is read, and outside of the cache.
+    few, end_of_few = many_readers(2, 20)
+    assert few.held_at(samples) == {end_of_few}
+    assert many.held_at(CACHED) == set()
 
 
 SIZES = (8, 64)

@@ -201,9 +201,7 @@ def test_integers_beside_a_jacobian_that_is_differentiated():
 @pytest.mark.parametrize(
     ("shape", "stretches"), [((), 0), ((2, 4), 0), ((5, 5), 5), ((2, 3, 3), 3), ((3, 13), 6)]
 )
-@pytest.mark.parametrize("stand", [True, False])
-def test_matrices_are_joined_by_rows(shape, stretches, stand, monkeypatch):
-    monkeypatch.setattr(packing, "BARRIERS_STAND", stand)
+def test_matrices_are_joined_by_rows(shape, stretches, monkeypatch):
     monkeypatch.setattr(packing, "held", lambda value, sizes: lax.optimization_barrier(value))
 
     def joined(x):
@@ -216,8 +214,37 @@ def test_matrices_are_joined_by_rows(shape, stretches, stand, monkeypatch):
     table = np.arange(np.prod(shape, dtype=int)).reshape(shape)
     expected = np.where(table % 4, np.multiply.outer(x, table), table)
     found = jax.make_jaxpr(jax.vmap(joined))(x)
-    assert primitives(found.jaxpr, ("optimization_barrier",)).total() == (stretches if stand else 0)
+    assert primitives(found.jaxpr, ("optimization_barrier",)).total() == stretches
     np.testing.assert_array_equal(jax.vmap(joined)(x), expected)
+
+
+def kinetics(x):
+    """Mass action in a chain of as many species as there are."""
+    rates = [x[k] * x[(k + 1) % x.size] for k in range(x.size)]
+    return jnp.array([rates[k - 1] - 2.0 * rates[k] for k in range(x.size)])
+
+
+def inverse(x):
+    """Of a 3 x 3 matrix, written out."""
+    a = x.reshape(3, 3)
+    rows = [jnp.cross(a[(k + 1) % 3], a[(k + 2) % 3]) for k in range(3)]
+    return jnp.stack(rows, axis=1) / jnp.sum(a[0] * rows[0])
+
+
+@pytest.mark.parametrize(
+    ("fun", "size", "most"),
+    [(kinetics, 3, 0), (kinetics, 5, 0), (kinetics, 13, 0), (inverse, 9, 20)],
+)
+def test_no_result_of_a_batch_is_in_memory_before_its_array(fun, size, most):
+    x = (
+        draw(6, 2 * BATCH, size) + 3.0 * jnp.eye(3).ravel()
+        if fun is inverse
+        else draw(6, 600, size)
+    )
+    call = jax.jit(jax.vmap(jacve(fun))).lower(x).compile()
+    expected = jax.vmap(jax.jacrev(fun))(x)
+    np.testing.assert_allclose(call(x), expected, rtol=1e-10, atol=1e-10)
+    assert call.memory_analysis().temp_size_in_bytes <= most * x.shape[0] * x.dtype.itemsize
 
 
 def test_a_batch_is_traced_as_a_batch_alone():

@@ -3,8 +3,8 @@
 XLA's CPU compiler fuses a concatenation of at most eight operands. Each operand of a longer one is
 a kernel that writes to temporary memory, and a program that has any allocates it in every call:
 half a microsecond, a tenth of what a small Jacobian takes. Concatenated digit by digit, along an
-axis of its own for each digit of a position, all numbers are one kernel. That evaluates numbers one
-after the other; for many samples a number is an array, and the long concatenation is faster.
+axis of its own for each digit of a position, all numbers are one kernel. Programs in numbers are
+joined so for many samples too, and in chunks by rows (`in_rows`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from jax.custom_batching import custom_vmap
 
 from ..program.fusion import UNBOUNDED
 from .arrays import promoted
-from .holding import BARRIERS_STAND, held
+from .holding import held
 from .numbers import BATCH, Numbers, joined
 
 __all__ = ["by_digits", "in_rows", "packed"]
@@ -111,11 +111,10 @@ def by_digits(places: tuple[int, ...], total: int, values: Sequence[Array]) -> A
 def in_rows(numbers: Numbers) -> Any:
     """The array of the numbers of many samples, made of stretches that are in memory before it.
 
-    A stretch is as many whole rows of the last axis as are fused, or a part of a longer one. Before
-    JAX 0.12, where what is held is written by a kernel of its own, all numbers are joined at once.
+    A stretch is as many whole rows of the last axis as are fused, or a part of a longer one.
     """
     total, last = numbers.size, numbers.shape[-1] if numbers.ndim else 1
-    if total <= FUSED or not BARRIERS_STAND:
+    if total <= FUSED:
         return joined(numbers)
     length = FUSED // last * last if last <= FUSED else -(-last // -(-last // FUSED))
     flat = numbers.ravel()

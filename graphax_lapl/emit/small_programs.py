@@ -32,9 +32,10 @@ from ..program.instructions import (
 from ..program.timings import IN_MEMORY, expression_of
 from .arrays import promoted
 from .chunks import can_be_in_chunks, in_chunks
+from .holding import BARRIERS_STAND
 from .innermost import batched_first, with_rule
-from .numbers import BATCH, CALLS, Numbers, computed, has_numbers, run_numbers, split
-from .packing import by_digits, in_rows
+from .numbers import BATCH, CALLS, Numbers, computed, has_numbers, joined, run_numbers, split
+from .packing import FUSED, by_digits, in_rows
 from .tape import Tape
 
 __all__ = ["has_arrays", "has_plain_equations", "in_numbers", "is_small_program"]
@@ -129,7 +130,9 @@ def in_numbers(
             if recorded is not None and can_be_in_chunks():
                 chunk = recorded.tape.chunk(recorded.results, size, BATCH, _stored(closed.jaxpr))
             if recorded is not None and (arrays or chunk < size):
-                forms = (_in_numbers(closed, recorded, chunk, size), jaxpr_as_fun(closed))
+                # A chunk's numbers are in the cache, and its loop runs on one core.
+                join = in_rows if chunk < size and BARRIERS_STAND else _in_one_kernel
+                forms = (_in_numbers(closed, recorded, chunk, size, join), jaxpr_as_fun(closed))
                 numbers, other = (_structured(form, structure) for form in forms)
                 cpu = in_chunks(numbers, types, own, size, chunk) if chunk < size else None
                 call = functools.partial(
@@ -244,12 +247,17 @@ def _in_digits(numbers: Numbers) -> Any:
     return lax.reshape(packed, numbers.shape)
 
 
+def _in_one_kernel(numbers: Numbers) -> Any:
+    """The array of the numbers of many samples, none of which is in memory before it."""
+    return joined(numbers) if numbers.size <= FUSED else _in_digits(numbers)
+
+
 def _in_numbers(
     closed: Any,
     recorded: _Recorded,
     chunk: int,
     size: int,
-    join: Callable[[Numbers], Any] = in_rows,
+    join: Callable[[Numbers], Any],
 ) -> Callable[..., list[Any]]:
     """What is recorded as a function of arrays, for chunks of a batch of some size."""
     program = recorded.tape.program(recorded.results, chunk, size)

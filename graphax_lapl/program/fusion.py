@@ -53,8 +53,9 @@ __all__ = [
 
 #: Nanoseconds of holding an array, whatever its size: a few small kernels.
 HOLDING = 4 * KERNEL
-#: The same in a Jacobian by arrays, which is no chunk of a batch and has no columns beside them.
-OF_JACOBIANS = 3 * KERNEL
+#: Nanoseconds per element of reading an array that an expression needs, in a Jacobian by arrays,
+#: which is no chunk of a batch and has no columns beside them. Once held, one array stands for all.
+READING = OPERATION
 #: Elements of all results together that still leave room in the cache.
 CACHED = 1 << 19
 #: Numbers of samples for which it is decided what to hold.
@@ -94,8 +95,8 @@ class Step:
 class Fusion:
     """Steps as a compiler fuses them into kernels; times are those of one sample of a batch."""
 
-    #: Nanoseconds of holding an array.
-    price = HOLDING
+    #: Nanoseconds per element of every array in memory that an expression reads.
+    reading = 0.0
 
     def __init__(
         self,
@@ -148,17 +149,19 @@ class Fusion:
 
         def is_worth(slot: int, evaluations: float, expression: float) -> bool:
             saved = samples * (evaluations - 1) * expression
-            return saved > self.price + samples * memory * self.sizes[slot]
+            return saved > HOLDING + samples * memory * self.sizes[slot]
 
         everything = samples * sum(self.sizes[slot] for slot in self.results)
-        memory = MEMORY if everything > CACHED else CACHE
+        memory, reading = (MEMORY, 0.0) if everything > CACHED else (CACHE, self.reading)
         often, held = self.evaluations(()), set[int]()
-        self._forward(held, lambda slot, cost: is_worth(slot, often[slot], cost), self.shared)
-        costs = self._forward(held, None, held)
+        self._forward(
+            held, lambda slot, cost: is_worth(slot, often[slot], cost), self.shared, reading
+        )
+        costs = self._forward(held, None, held, reading)
         self._backward(held, lambda slot, times: is_worth(slot, times, costs[slot]))
         if len(held) <= MAX_HELD:
             return held
-        often, costs = self.evaluations(held), self._forward(held, None, held)
+        often, costs = self.evaluations(held), self._forward(held, None, held, reading)
         return set(sorted(held, key=lambda slot: -(often[slot] - 1) * costs[slot])[:MAX_HELD])
 
     def _backward(self, held: set[int], keep: Callable[[int, float], bool] | None) -> list[float]:
@@ -194,23 +197,35 @@ class Fusion:
         held: set[int],
         take: Callable[[int, float], bool] | None,
         asked: Collection[int],
+        reading: float = 0.0,
     ) -> list[float]:
-        """Cost of the expressions of the slots asked for; adds to `held` those to be taken."""
+        """Cost of the expressions of the slots asked for; adds to `held` those to be taken.
+
+        `reading` is what an element of every array that they read takes.
+        """
         inside = [0] * len(self.sizes)
+        read = [1 << slot for slot in range(len(self.sizes))]
         cost = [0.0] * len(self.sizes)
         for number, step in enumerate(self.steps):
-            own = 1 << number
+            own, arrays = 1 << number, 0
             if step.inside:
                 for slot in step.inputs:
                     own |= inside[slot]
+                    arrays |= read[slot]
             for slot in step.outputs:
                 if slot in asked:
                     cost[slot] = sum(self.steps[k].nanoseconds for k in _bits(own))
+                    cost[slot] += reading * self._more_elements(slot, arrays) if reading else 0.0
                     if take is not None and not step.kept and take(slot, cost[slot]):
                         held.add(slot)
                 if not step.kept and slot not in held:
-                    inside[slot] = own
+                    inside[slot], read[slot] = own, arrays
         return cost
+
+    def _more_elements(self, slot: int, arrays: int) -> int:
+        """How many more elements some arrays have than the slot that is made of them."""
+        size = self.sizes[slot]
+        return max(0, sum(min(size, self.sizes[k]) for k in _bits(arrays)) - size)
 
 
 class FusedProgram(Fusion):
@@ -233,7 +248,7 @@ class FusedProgram(Fusion):
                 places, are then taken to be in memory: most of its products are the library's.
         """
         self.program, self.once, self.again = program, once, again
-        self.price = HOLDING if again else OF_JACOBIANS
+        self.reading = 0.0 if again else READING
         pairs = sines(program)
         #: Sines that sums evaluate, and those that are in memory before they are read.
         self.inside = {slot for slot, sine in pairs.items() if sine.inside}
