@@ -35,7 +35,7 @@ def listing_key(listing: Listing) -> Hashable:
         )
         for equation in listing.equations
     )
-    dtypes = {v.dtype: str(v.dtype) for v in listing.variables}
+    dtypes = {dtype: str(dtype) for dtype in {v.dtype for v in listing.variables}}
     return (
         tuple((v.shape, dtypes[v.dtype], v.weak_type) for v in listing.variables),
         tuple(listing.constants),
