@@ -125,7 +125,7 @@ def consolidate(items: list[Item], shape: Sequence[int], writer: RecipeWriter) -
     if len(items) < 2:
         return items
     crowded = len(items) > CROWD
-    lines: dict[Line, list[tuple[Item, Box]]] = {}
+    lines: dict[Line, list[tuple[Item, dict[Vector, int], Vector]]] = {}
     result: list[Item] = []
     chosen: list[tuple[Item, dict[Vector, int], Vector, Frame]] = []
     for item in items:
@@ -139,18 +139,26 @@ def consolidate(items: list[Item], shape: Sequence[int], writer: RecipeWriter) -
     targets = sorted(
         {line[0] for line in bands.values()} | frames, key=lambda frame: -len(frame.vectors)
     )
-    occupied = {*bands.values(), *((f, f.locate(o)[1]) for _, _, o, f in chosen)}
-    for item, moves, offsets, frame in chosen:
-        line, starts = _home(moves, offsets, frame, targets, occupied, bands)
-        sizes = item[0].sizes
-        extents = [sizes[moves[v]] if v in moves else 1 for v in line[0].vectors]
-        box = Box(starts, tuple(s + e for s, e in zip(starts, extents, strict=True)))
-        lines.setdefault(line, []).append((item, box))
+    own_lines = [(frame, frame.locate(offsets)[1]) for _, _, offsets, frame in chosen]
+    occupied = {*bands.values(), *own_lines}
+    for (item, moves, offsets, _), own in zip(chosen, own_lines, strict=True):
+        line, starts = _home(moves, offsets, own, targets, occupied, bands)
+        lines.setdefault(line, []).append((item, moves, starts))
     for line, members in lines.items():
-        for group in _joined(line, members, shape, crowded):
+        if len(members) == 1:
+            result.append(members[0][0])
+            continue
+        boxed = [(item, _box(item[0], moves, starts, line[0])) for item, moves, starts in members]
+        for group in _joined(line, boxed, shape, crowded):
             alone = len(group.members) == 1
             result.append(group.members[0][0] if alone else _written(line, group, shape, writer))
     return result
+
+
+def _box(term: Term, moves: dict[Vector, int], starts: Vector, frame: Frame) -> Box:
+    """The labels of a frame that a term takes, from where it starts."""
+    extents = [term.sizes[moves[v]] if v in moves else 1 for v in frame.vectors]
+    return Box(starts, tuple([s + e for s, e in zip(starts, extents, strict=True)]))
 
 
 def _moves(term: Term) -> dict[Vector, int] | None:
@@ -223,19 +231,18 @@ def _runs(found: set[Vector], dimension: int) -> list[list[Vector]]:
 def _home(
     moves: dict[Vector, int],
     offsets: Vector,
-    frame: Frame,
+    own: Line,
     targets: Sequence[Frame],
     occupied: set[Line],
     bands: dict[Line, Line],
 ) -> tuple[Line, Vector]:
     """The line that a term belongs to, and where it starts there."""
-    own = (frame, frame.locate(offsets)[1])
     if own in bands:
         wider = bands[own][0]
         starts, rest = wider.locate(offsets)
         return (wider, rest), starts
     for target in targets:  # a term with fewer labels may lie on the line of a larger one
-        if target.conj != frame.conj or not moves.keys() <= set(target.vectors):
+        if target.conj != own[0].conj or not moves.keys() <= set(target.vectors):
             continue
         starts, rest = target.locate(offsets)
         if (target, rest) in occupied:

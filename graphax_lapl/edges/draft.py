@@ -8,7 +8,7 @@ is being written), a finished term by position.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -85,21 +85,9 @@ class Draft:
         """Labels that occur in output or input maps."""
         return {name for axis in [*self.out, *self.into] for name in axis.labels}
 
-    def storage_order(self, labels: Iterable[int]) -> tuple[int, ...]:
-        """Labels as the axes of a product: shared by output and input, input's, output's.
-
-        A matrix is stored with the input's axes first. Composing from the left contracts its last
-        axis, composing from the right its first one; both are plain matrix products. Within a side
-        the labels stand as the array's axes do, so that a gradient is not transposed at the end.
-        """
-        out = {name for axis in self.out for name in axis.labels}
-        into = {name for axis in self.into for name in axis.labels}
-        wanted = set(labels)
-        ranked = [n for n in _by_appearance((*self.into, *self.out)) if n in wanted]
-        shared = [n for n in ranked if n in into and n in out]
-        inputs = [n for n in ranked if n in into and n not in out]
-        outputs = [n for n in ranked if n not in into]
-        return (*shared, *inputs, *outputs, *sorted(wanted.difference(ranked)))
+    def storage_order(self, labels: Collection[int]) -> tuple[int, ...]:
+        """Labels as the axes of a product, see `storage_order`."""
+        return storage_order(self.out, self.into, labels)
 
     def fresh(self, size: int) -> int:
         """Add a new label of `size`."""
@@ -338,6 +326,27 @@ class Draft:
     def box(self, names: frozenset[int] | set[int]) -> int:
         """Number of assignments of the given labels."""
         return math.prod(self.sizes[name] for name in names)
+
+
+def storage_order(
+    out: Sequence[IndexMap], into: Sequence[IndexMap], labels: Collection[int]
+) -> tuple[int, ...]:
+    """Labels as the axes of a product: shared by output and input, input's, output's.
+
+    A matrix is stored with the input's axes first. Composing from the left contracts its last
+    axis, composing from the right its first one; both are plain matrix products. Within a side
+    the labels stand as the array's axes do, so that a gradient is not transposed at the end.
+    """
+    if len(labels) < 2:
+        return tuple(labels)
+    outer = {name for axis in out for name in axis.labels}
+    inner = {name for axis in into for name in axis.labels}
+    ranked = [n for n in _by_appearance((*into, *out)) if n in labels]
+    shared = [n for n in ranked if n in inner and n in outer]
+    inputs = [n for n in ranked if n in inner and n not in outer]
+    outputs = [n for n in ranked if n not in inner]
+    rest = sorted(set(labels).difference(ranked)) if len(ranked) < len(labels) else []
+    return (*shared, *inputs, *outputs, *rest)
 
 
 def _by_appearance(axes: Iterable[IndexMap]) -> dict[int, int]:

@@ -76,7 +76,7 @@ class IndexMap:
                 return part if isinstance(part, int) else None
         return 0
 
-    def is_plain(self, size: int, sizes: Mapping[int, int]) -> bool:
+    def is_plain(self, size: int, sizes: Mapping[int, int] | Sequence[int]) -> bool:
         """Whether the map is a single label that runs over a whole dimension of `size`."""
         return (
             self.offset == 0

@@ -133,6 +133,23 @@ class Term:
         return frozenset().union(*[factor.labels for factor in self.factors])
 
     @lazy
+    def plain_labels(self) -> tuple[int, ...] | None:
+        """Labels of the axes of its only factor, where that is an array with an axis for each.
+
+        None where it has several, or one that is read in another way.
+        """
+        if len(self.factors) != 1:
+            return None
+        (factor,) = self.factors
+        names = tuple([axis.parts[0][0] if axis.parts else -1 for axis in factor.axes])
+        if factor.opaque or factor.conj or len({*names}) < len(names):
+            return None
+        plain = [
+            axis.is_plain(n, self.sizes) for axis, n in zip(factor.axes, factor.shape, strict=True)
+        ]
+        return names if all(plain) else None
+
+    @lazy
     def entries(self) -> int:
         """Number of values the term spreads over the matrix (coinciding ones counted apart)."""
         return math.prod([self.sizes[name] for name in self.position_labels])
@@ -198,6 +215,12 @@ class Term:
     def unit(self) -> Term:
         """The same term with coefficient one."""
         return self if self.coefficient == 1 else self.times(1)
+
+    def holding(self, factor: Factor, coefficient: Number, limits: tuple[Limit, ...]) -> Term:
+        """The same positions with the values of one factor."""
+        made = Term(self.sizes, self.out, self.into, (factor,), coefficient, self.conj, limits)
+        vars(made).update(pattern=self.pattern, position_labels=self.position_labels)
+        return made
 
     def scaled(self, number: Number) -> Term:
         """The term times a number known while planning."""

@@ -13,7 +13,7 @@ from ..graph.listing import Equation, Listing
 from .opaque import fallback
 from .possible_values import PossibleValues
 from .registry import find_rule
-from .site import Piece, Reference, Site
+from .site import Piece, Site
 from .zeros import without_zeros
 
 __all__ = [
