@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from .maps import IndexMap, Part, constant, from_values, label
+from .maps import IndexMap, Part, constant, from_values, label, renamed
 from .masks import Limit, Mask, joined, tabulated
 from .terms import Factor, Number, Term
 
@@ -88,6 +88,11 @@ class Draft:
     def storage_order(self, labels: Collection[int]) -> tuple[int, ...]:
         """Labels as the axes of a product, see `storage_order`."""
         return storage_order(self.out, self.into, labels)
+
+    @property
+    def positions(self) -> tuple[int, ...]:
+        """The position labels as the axes of a product."""
+        return position_order(self.out, self.into)
 
     def fresh(self, size: int) -> int:
         """Add a new label of `size`."""
@@ -292,9 +297,8 @@ class Draft:
         factors = [f.factor for f in self.factors]
         out, into = self.out, self.into
         if any([name != k for name, k in names.items()]):
-            out = [axis.renamed(names) for axis in out]
-            into = [axis.renamed(names) for axis in into]
-            factors = [f.read([axis.renamed(names) for axis in f.axes]) for f in factors]
+            out, into = renamed(out, names), renamed(into, names)
+            factors = [f.read(renamed(f.axes, names)) for f in factors]
             limits = [limit.renamed(names) for limit in limits]
         term = Term(
             tuple([self.sizes[name] for name in names]),
@@ -337,16 +341,23 @@ def storage_order(
     axis, composing from the right its first one; both are plain matrix products. Within a side
     the labels stand as the array's axes do, so that a gradient is not transposed at the end.
     """
-    if len(labels) < 2:
-        return tuple(labels)
-    outer = {name for axis in out for name in axis.labels}
-    inner = {name for axis in into for name in axis.labels}
-    ranked = [n for n in _by_appearance((*into, *out)) if n in labels]
-    shared = [n for n in ranked if n in inner and n in outer]
-    inputs = [n for n in ranked if n in inner and n not in outer]
-    outputs = [n for n in ranked if n not in inner]
-    rest = sorted(set(labels).difference(ranked)) if len(ranked) < len(labels) else []
-    return (*shared, *inputs, *outputs, *rest)
+    return tuple(labels) if len(labels) < 2 else ordered(labels, position_order(out, into))
+
+
+def position_order(out: Sequence[IndexMap], into: Sequence[IndexMap]) -> tuple[int, ...]:
+    """The labels of output and input maps in that order."""
+    inner, outer = _by_appearance(into), _by_appearance(out)
+    shared = [n for n in inner if n in outer]
+    inputs = [n for n in inner if n not in outer]
+    return (*shared, *inputs, *[n for n in outer if n not in inner])
+
+
+def ordered(labels: Collection[int], positions: Sequence[int]) -> tuple[int, ...]:
+    """Labels in the order of `positions`, those that are none at the end."""
+    kept = [n for n in positions if n in labels]
+    if len(kept) == len(labels):
+        return tuple(kept)
+    return (*kept, *sorted([n for n in labels if n not in positions]))
 
 
 def _by_appearance(axes: Iterable[IndexMap]) -> dict[int, int]:

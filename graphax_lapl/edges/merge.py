@@ -45,12 +45,16 @@ def _merge(group: list[Item], writer: RecipeWriter) -> list[Item]:
         chosen, rest = [first], []
         labels = first[0].value_labels
         stored = first[0].stored
+        boxes: dict[frozenset[int], int] = {}
         for item in variable:
-            union = labels | item[0].value_labels
-            box = _box(item[0], union)
+            own = item[0].value_labels
+            box = boxes.get(own)
+            if box is None:
+                box = boxes[own] = _box(item[0], labels | own)
             if box <= stored + item[0].stored:
                 chosen.append(item)
-                labels, stored = union, max(stored, box)
+                labels, stored = labels | own, max(stored, box)
+                boxes.clear()
             else:
                 rest.append(item)
         constant, total = total, 0

@@ -31,7 +31,7 @@ from dataclasses import replace
 from typing import Final
 from weakref import WeakValueDictionary
 
-from .maps import IndexMap
+from .maps import IndexMap, renamed
 from .masks import Limit
 from .values import immutable, lazy
 
@@ -182,9 +182,9 @@ class Term:
             new = dict(enumerate(names))
             found = self._moved[names] = Term(
                 self.sizes,
-                tuple([axis.renamed(new) for axis in self.out]),
-                tuple([axis.renamed(new) for axis in self.into]),
-                tuple([f.read([axis.renamed(new) for axis in f.axes]) for f in self.factors]),
+                tuple(renamed(self.out, new)),
+                tuple(renamed(self.into, new)),
+                tuple([f.read(renamed(f.axes, new)) for f in self.factors]),
                 self.coefficient,
                 self.conj,
                 tuple([limit.renamed(new) for limit in self.limits]),
@@ -208,13 +208,18 @@ class Term:
             # What is known of the term is kept, `copy` would take longer than all else here.
             found = object.__new__(Term)
             vars(found).update(vars(self), coefficient=coefficient, _hash=None, _moved={})
+            vars(found).pop("_unit", None)
             found = self._family.setdefault(key, found)
         return found
 
     @property
     def unit(self) -> Term:
         """The same term with coefficient one."""
-        return self if self.coefficient == 1 else self.times(1)
+        return self if self.coefficient == 1 else self._unit
+
+    @lazy
+    def _unit(self) -> Term:
+        return self.times(1)
 
     def holding(self, factor: Factor, coefficient: Number, limits: tuple[Limit, ...]) -> Term:
         """The same positions with the values of one factor."""
