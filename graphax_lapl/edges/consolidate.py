@@ -90,8 +90,9 @@ class Frame:
         """The labels at a position of the matrix, and what of it they do not reach."""
         rest, starts = list(offsets), [0] * len(self.vectors)
         for name, dimension in self.anchors:
-            starts[name] = rest[dimension] // self.vectors[name][dimension]
-            rest = [r - starts[name] * s for r, s in zip(rest, self.vectors[name], strict=True)]
+            starts[name] = start = rest[dimension] // self.vectors[name][dimension]
+            if start:
+                rest = [r - start * s for r, s in zip(rest, self.vectors[name], strict=True)]
         return tuple(starts), tuple(rest)
 
 
@@ -135,13 +136,15 @@ def consolidate(items: list[Item], shape: Sequence[int], writer: RecipeWriter) -
         else:
             chosen.append((item, *placed))
     frames = {frame for *_, frame in chosen}
+    lines_of = [(frame, frame.locate(offsets)[1]) for _, _, offsets, frame in chosen]
+    if len(frames) < 2 and not crowded and len({rest for _, rest in lines_of}) == len(chosen):
+        return [*result, *[item for item, *_ in chosen]]  # all on lines of their own
     bands = _bands(chosen) if crowded else {}
     targets = sorted(
         {line[0] for line in bands.values()} | frames, key=lambda frame: -len(frame.vectors)
     )
-    own_lines = [(frame, frame.locate(offsets)[1]) for _, _, offsets, frame in chosen]
-    occupied = {*bands.values(), *own_lines}
-    for (item, moves, offsets, _), own in zip(chosen, own_lines, strict=True):
+    occupied = {*bands.values(), *lines_of}
+    for (item, moves, offsets, _), own in zip(chosen, lines_of, strict=True):
         line, starts = _home(moves, offsets, own, targets, occupied, bands)
         lines.setdefault(line, []).append((item, moves, starts))
     for line, members in lines.items():

@@ -29,7 +29,6 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
-from weakref import WeakValueDictionary
 
 from .maps import IndexMap, renamed
 from .masks import Limit
@@ -38,6 +37,9 @@ from .values import immutable, lazy
 __all__ = ["Factor", "Number", "Opaque", "Structure", "Term", "intern_structure", "with_terms"]
 
 Number = int | float | complex
+
+#: Terms that differ in their coefficients alone and are kept.
+MAX_FAMILY = 1 << 10
 
 
 @immutable
@@ -192,24 +194,25 @@ class Term:
         return found
 
     @lazy
-    def _family(self) -> WeakValueDictionary[tuple[type, Number], Term]:
-        """Terms in use that differ in their coefficients alone, this one included."""
-        family = WeakValueDictionary[tuple[type, Number], Term]()
-        family[type(self.coefficient), self.coefficient] = self  # `update` takes longer
-        return family
+    def _family(self) -> dict[tuple[type, Number], Term]:
+        """Terms that differ in their coefficients alone, this one included."""
+        return {(type(self.coefficient), self.coefficient): self}
 
     def times(self, coefficient: Number) -> Term:
-        """The same term with another coefficient; while one is in use it is the same object."""
+        """The same term with another coefficient, the same object when asked again."""
         if coefficient is self.coefficient:
             return self
         key = (type(coefficient), coefficient)
-        found = self._family.get(key)
+        family = self._family
+        found = family.get(key)
         if found is None:
             # What is known of the term is kept, `copy` would take longer than all else here.
             found = object.__new__(Term)
             vars(found).update(vars(self), coefficient=coefficient, _hash=None, _moved={})
             vars(found).pop("_unit", None)
-            found = self._family.setdefault(key, found)
+            if len(family) >= MAX_FAMILY:
+                family.clear()
+            found = family.setdefault(key, found)
         return found
 
     @property
