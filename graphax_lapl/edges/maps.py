@@ -118,8 +118,8 @@ class IndexMap:
         parts.sort(key=_name)
         if any(one[0] == other[0] for one, other in itertools.pairwise(parts)):
             raise ValueError(f"labels of {self} renamed to one: {names}")
-        renamed = tuple(parts)
-        return self if renamed == self.parts else IndexMap(self.offset, renamed)
+        new = tuple(parts)
+        return self if new == self.parts else IndexMap(self.offset, new)
 
     def shifted(self, amount: int) -> IndexMap:
         """The map plus a constant."""
