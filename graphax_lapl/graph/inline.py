@@ -502,7 +502,7 @@ def _equation_key(equation: Any, inputs: list[_Reference]) -> Hashable | None:
             value = np.asarray(atom.value) if atom.shape == () else None
             if value is None or value.dtype == object:
                 return None
-            atoms.append(("constant", str(value.dtype), value.tobytes()))
+            atoms.append(("constant", value.dtype, value.tobytes()))
         else:
             atoms.append((atom, reference.active))
     try:

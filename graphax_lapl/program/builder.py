@@ -84,7 +84,7 @@ class Builder:
         return len(slots) - 1
 
     def constant(self, value: np.ndarray) -> int:
-        key = ("constant", str(value.dtype), value.shape, value.tobytes())
+        key = ("constant", value.dtype, value.shape, value.tobytes())
         if key not in self.made:
             slot = self.slot(value.shape, value.dtype)
             self.program.instructions.append(ConstantInstruction(value, (), (slot,)))
