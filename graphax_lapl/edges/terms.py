@@ -227,7 +227,7 @@ class Term:
     def holding(self, factor: Factor, coefficient: Number, limits: tuple[Limit, ...]) -> Term:
         """The same positions with the values of one factor."""
         made = Term(self.sizes, self.out, self.into, (factor,), coefficient, self.conj, limits)
-        vars(made).update(pattern=self.pattern, position_labels=self.position_labels)
+        made.pattern, made.position_labels = self.pattern, self.position_labels
         return made
 
     def scaled(self, number: Number) -> Term:
