@@ -17,7 +17,7 @@ from .maps import IndexMap, Part, constant, from_values, label, renamed
 from .masks import Limit, Mask, joined, tabulated
 from .terms import Factor, Number, Term
 
-__all__ = ["Draft", "DraftFactor"]
+__all__ = ["Draft", "DraftFactor", "storage_order"]
 
 
 @dataclass(eq=False)
@@ -88,11 +88,6 @@ class Draft:
     def storage_order(self, labels: Collection[int]) -> tuple[int, ...]:
         """Labels as the axes of a product, see `storage_order`."""
         return storage_order(self.out, self.into, labels)
-
-    @property
-    def positions(self) -> tuple[int, ...]:
-        """The position labels as the axes of a product."""
-        return position_order(self.out, self.into)
 
     def fresh(self, size: int) -> int:
         """Add a new label of `size`."""
@@ -341,23 +336,14 @@ def storage_order(
     axis, composing from the right its first one; both are plain matrix products. Within a side
     the labels stand as the array's axes do, so that a gradient is not transposed at the end.
     """
-    return tuple(labels) if len(labels) < 2 else ordered(labels, position_order(out, into))
-
-
-def position_order(out: Sequence[IndexMap], into: Sequence[IndexMap]) -> tuple[int, ...]:
-    """The labels of output and input maps in that order."""
+    if len(labels) < 2:
+        return tuple(labels)
     inner, outer = _by_appearance(into), _by_appearance(out)
-    shared = [n for n in inner if n in outer]
-    inputs = [n for n in inner if n not in outer]
-    return (*shared, *inputs, *[n for n in outer if n not in inner])
-
-
-def ordered(labels: Collection[int], positions: Sequence[int]) -> tuple[int, ...]:
-    """Labels in the order of `positions`, those that are none at the end."""
-    kept = [n for n in positions if n in labels]
-    if len(kept) == len(labels):
-        return tuple(kept)
-    return (*kept, *sorted([n for n in labels if n not in positions]))
+    shared = [n for n in inner if n in labels and n in outer]
+    inputs = [n for n in inner if n in labels and n not in outer]
+    outputs = [n for n in outer if n in labels and n not in inner]
+    rest = [n for n in labels if n not in inner and n not in outer]
+    return (*shared, *inputs, *outputs, *sorted(rest))
 
 
 def _by_appearance(axes: Iterable[IndexMap]) -> dict[int, int]:

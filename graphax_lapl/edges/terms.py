@@ -38,7 +38,7 @@ __all__ = ["Factor", "Number", "Opaque", "Structure", "Term", "intern_structure"
 
 Number = int | float | complex
 
-#: Terms that differ in their coefficients alone and are kept.
+#: So many terms that differ in their coefficients alone are kept.
 MAX_FAMILY = 1 << 10
 
 
@@ -209,7 +209,6 @@ class Term:
             # What is known of the term is kept, `copy` would take longer than all else here.
             found = object.__new__(Term)
             vars(found).update(vars(self), coefficient=coefficient, _hash=None, _moved={})
-            vars(found).pop("_unit", None)
             if len(family) >= MAX_FAMILY:
                 family.clear()
             found = family.setdefault(key, found)
