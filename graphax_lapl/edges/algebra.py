@@ -20,7 +20,7 @@ from .consolidate import consolidate
 from .contract import materialize_all, simplify, take_real
 from .draft import Draft, DraftFactor
 from .limits import common_limits
-from .maps import IndexMap, label
+from .maps import IndexMap, label, renamed
 from .merge import Item, merge
 from .operations import Assemble, Recipe, RecipeWriter, Steps
 from .repeats import add_repeats
@@ -414,12 +414,12 @@ def _joined(
     sizes = dict(enumerate(outer.sizes)) | dict(zip(names, inner.sizes, strict=True))
     factors = [DraftFactor(k, f) for k, f in zip(outer_operands, outer.factors, strict=True)]
     for operand, factor in zip(inner_operands, inner.factors, strict=True):
-        own = factor.read([axis.renamed(moved) for axis in factor.axes])
+        own = factor.read(renamed(factor.axes, moved))
         factors.append(DraftFactor(operand, own))
     return Draft(
         sizes,
         [*outer.out],
-        [axis.renamed(moved) for axis in inner.into],
+        renamed(inner.into, moved),
         factors,
         _product_of(outer.coefficient, inner.coefficient),
     )

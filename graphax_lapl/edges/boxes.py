@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from .values import immutable
+from .values import immutable, lazy
 
 __all__ = ["Box", "bounding", "difference", "intersect"]
 
@@ -17,10 +17,10 @@ class Box:
     starts: tuple[int, ...]
     ends: tuple[int, ...]
 
-    @property
+    @lazy
     def extents(self) -> tuple[int, ...]:
         """Number of values of each label."""
-        return tuple(end - start for start, end in zip(self.starts, self.ends, strict=True))
+        return tuple([end - start for start, end in zip(self.starts, self.ends, strict=True)])
 
     @property
     def volume(self) -> int:
@@ -44,7 +44,7 @@ def intersect(first: Box, second: Box) -> Box | None:
     shared = Box(
         tuple(map(max, first.starts, second.starts)), tuple(map(min, first.ends, second.ends))
     )
-    return shared if all(extent > 0 for extent in shared.extents) else None
+    return shared if min(shared.extents, default=1) > 0 else None
 
 
 def difference(boxes: Iterable[Box], removed: Box) -> list[Box]:

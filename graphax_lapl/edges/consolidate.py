@@ -90,8 +90,9 @@ class Frame:
         """The labels at a position of the matrix, and what of it they do not reach."""
         rest, starts = list(offsets), [0] * len(self.vectors)
         for name, dimension in self.anchors:
-            starts[name] = rest[dimension] // self.vectors[name][dimension]
-            rest = [r - starts[name] * s for r, s in zip(rest, self.vectors[name], strict=True)]
+            starts[name] = start = rest[dimension] // self.vectors[name][dimension]
+            if start:
+                rest = [r - start * s for r, s in zip(rest, self.vectors[name], strict=True)]
         return tuple(starts), tuple(rest)
 
 
@@ -125,7 +126,7 @@ def consolidate(items: list[Item], shape: Sequence[int], writer: RecipeWriter) -
     if len(items) < 2:
         return items
     crowded = len(items) > CROWD
-    lines: dict[Line, list[tuple[Item, Box]]] = {}
+    lines: dict[Line, list[tuple[Item, dict[Vector, int], Vector]]] = {}
     result: list[Item] = []
     chosen: list[tuple[Item, dict[Vector, int], Vector, Frame]] = []
     for item in items:
@@ -135,22 +136,32 @@ def consolidate(items: list[Item], shape: Sequence[int], writer: RecipeWriter) -
         else:
             chosen.append((item, *placed))
     frames = {frame for *_, frame in chosen}
+    lines_of = [(frame, frame.locate(offsets)[1]) for _, _, offsets, frame in chosen]
+    if len(frames) < 2 and not crowded and len({rest for _, rest in lines_of}) == len(chosen):
+        return [*result, *[item for item, *_ in chosen]]  # all on lines of their own
     bands = _bands(chosen) if crowded else {}
     targets = sorted(
         {line[0] for line in bands.values()} | frames, key=lambda frame: -len(frame.vectors)
     )
-    occupied = {*bands.values(), *((f, f.locate(o)[1]) for _, _, o, f in chosen)}
-    for item, moves, offsets, frame in chosen:
-        line, starts = _home(moves, offsets, frame, targets, occupied, bands)
-        sizes = item[0].sizes
-        extents = [sizes[moves[v]] if v in moves else 1 for v in line[0].vectors]
-        box = Box(starts, tuple(s + e for s, e in zip(starts, extents, strict=True)))
-        lines.setdefault(line, []).append((item, box))
+    occupied = {*bands.values(), *lines_of}
+    for (item, moves, offsets, _), own in zip(chosen, lines_of, strict=True):
+        line, starts = _home(moves, offsets, own, targets, occupied, bands)
+        lines.setdefault(line, []).append((item, moves, starts))
     for line, members in lines.items():
-        for group in _joined(line, members, shape, crowded):
+        if len(members) == 1:
+            result.append(members[0][0])
+            continue
+        boxed = [(item, _box(item[0], moves, starts, line[0])) for item, moves, starts in members]
+        for group in _joined(line, boxed, shape, crowded):
             alone = len(group.members) == 1
             result.append(group.members[0][0] if alone else _written(line, group, shape, writer))
     return result
+
+
+def _box(term: Term, moves: dict[Vector, int], starts: Vector, frame: Frame) -> Box:
+    """The labels of a frame that a term takes, from where it starts."""
+    extents = [term.sizes[moves[v]] if v in moves else 1 for v in frame.vectors]
+    return Box(starts, tuple([s + e for s, e in zip(starts, extents, strict=True)]))
 
 
 def _moves(term: Term) -> dict[Vector, int] | None:
@@ -223,19 +234,18 @@ def _runs(found: set[Vector], dimension: int) -> list[list[Vector]]:
 def _home(
     moves: dict[Vector, int],
     offsets: Vector,
-    frame: Frame,
+    own: Line,
     targets: Sequence[Frame],
     occupied: set[Line],
     bands: dict[Line, Line],
 ) -> tuple[Line, Vector]:
     """The line that a term belongs to, and where it starts there."""
-    own = (frame, frame.locate(offsets)[1])
     if own in bands:
         wider = bands[own][0]
         starts, rest = wider.locate(offsets)
         return (wider, rest), starts
     for target in targets:  # a term with fewer labels may lie on the line of a larger one
-        if target.conj != frame.conj or not moves.keys() <= set(target.vectors):
+        if target.conj != own[0].conj or not moves.keys() <= set(target.vectors):
             continue
         starts, rest = target.locate(offsets)
         if (target, rest) in occupied:

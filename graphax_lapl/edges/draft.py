@@ -8,16 +8,16 @@ is being written), a finished term by position.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from .maps import IndexMap, Part, constant, from_values, label
+from .maps import IndexMap, Part, constant, from_values, label, renamed
 from .masks import Limit, Mask, joined, tabulated
 from .terms import Factor, Number, Term
 
-__all__ = ["Draft", "DraftFactor"]
+__all__ = ["Draft", "DraftFactor", "storage_order"]
 
 
 @dataclass(eq=False)
@@ -85,21 +85,9 @@ class Draft:
         """Labels that occur in output or input maps."""
         return {name for axis in [*self.out, *self.into] for name in axis.labels}
 
-    def storage_order(self, labels: Iterable[int]) -> tuple[int, ...]:
-        """Labels as the axes of a product: shared by output and input, input's, output's.
-
-        A matrix is stored with the input's axes first. Composing from the left contracts its last
-        axis, composing from the right its first one; both are plain matrix products. Within a side
-        the labels stand as the array's axes do, so that a gradient is not transposed at the end.
-        """
-        out = {name for axis in self.out for name in axis.labels}
-        into = {name for axis in self.into for name in axis.labels}
-        wanted = set(labels)
-        ranked = [n for n in _by_appearance((*self.into, *self.out)) if n in wanted]
-        shared = [n for n in ranked if n in into and n in out]
-        inputs = [n for n in ranked if n in into and n not in out]
-        outputs = [n for n in ranked if n not in into]
-        return (*shared, *inputs, *outputs, *sorted(wanted.difference(ranked)))
+    def storage_order(self, labels: Collection[int]) -> tuple[int, ...]:
+        """Labels as the axes of a product, see `storage_order`."""
+        return storage_order(self.out, self.into, labels)
 
     def fresh(self, size: int) -> int:
         """Add a new label of `size`."""
@@ -304,9 +292,8 @@ class Draft:
         factors = [f.factor for f in self.factors]
         out, into = self.out, self.into
         if any([name != k for name, k in names.items()]):
-            out = [axis.renamed(names) for axis in out]
-            into = [axis.renamed(names) for axis in into]
-            factors = [f.read([axis.renamed(names) for axis in f.axes]) for f in factors]
+            out, into = renamed(out, names), renamed(into, names)
+            factors = [f.read(renamed(f.axes, names)) for f in factors]
             limits = [limit.renamed(names) for limit in limits]
         term = Term(
             tuple([self.sizes[name] for name in names]),
@@ -338,6 +325,25 @@ class Draft:
     def box(self, names: frozenset[int] | set[int]) -> int:
         """Number of assignments of the given labels."""
         return math.prod(self.sizes[name] for name in names)
+
+
+def storage_order(
+    out: Sequence[IndexMap], into: Sequence[IndexMap], labels: Collection[int]
+) -> tuple[int, ...]:
+    """Labels as the axes of a product: shared by output and input, input's, output's.
+
+    A matrix is stored with the input's axes first. Composing from the left contracts its last
+    axis, composing from the right its first one; both are plain matrix products. Within a side
+    the labels stand as the array's axes do, so that a gradient is not transposed at the end.
+    """
+    if len(labels) < 2:
+        return tuple(labels)
+    inner, outer = _by_appearance(into), _by_appearance(out)
+    shared = [n for n in inner if n in labels and n in outer]
+    inputs = [n for n in inner if n in labels and n not in outer]
+    outputs = [n for n in outer if n in labels and n not in inner]
+    rest = [n for n in labels if n not in inner and n not in outer]
+    return (*shared, *inputs, *outputs, *sorted(rest))
 
 
 def _by_appearance(axes: Iterable[IndexMap]) -> dict[int, int]:

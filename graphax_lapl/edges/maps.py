@@ -17,7 +17,7 @@ import numpy as np
 
 from .values import immutable, lazy
 
-__all__ = ["IndexMap", "Part", "Table", "constant", "from_values", "label"]
+__all__ = ["IndexMap", "Part", "Table", "constant", "from_values", "label", "renamed"]
 
 
 class Table:
@@ -76,7 +76,7 @@ class IndexMap:
                 return part if isinstance(part, int) else None
         return 0
 
-    def is_plain(self, size: int, sizes: Mapping[int, int]) -> bool:
+    def is_plain(self, size: int, sizes: Mapping[int, int] | Sequence[int]) -> bool:
         """Whether the map is a single label that runs over a whole dimension of `size`."""
         return (
             self.offset == 0
@@ -113,20 +113,13 @@ class IndexMap:
             ValueError: where two labels would become one.
         """
         if len(self.parts) < 2:
-            for name, part in self.parts:
-                new = names.get(name, name)
-                if new == name:
-                    break
-                if isinstance(part, int):
-                    return label(new, part, self.offset)
-                return IndexMap(self.offset, ((new, part),))
-            return self
+            return renamed((self,), names)[0]
         parts = [(names.get(n, n), p) for n, p in self.parts]
         parts.sort(key=_name)
         if any(one[0] == other[0] for one, other in itertools.pairwise(parts)):
             raise ValueError(f"labels of {self} renamed to one: {names}")
-        renamed = tuple(parts)
-        return self if renamed == self.parts else IndexMap(self.offset, renamed)
+        new = tuple(parts)
+        return self if new == self.parts else IndexMap(self.offset, new)
 
     def shifted(self, amount: int) -> IndexMap:
         """The map plus a constant."""
@@ -201,6 +194,24 @@ def constant(position: int) -> IndexMap:
 def label(name: int, stride: int = 1, offset: int = 0) -> IndexMap:
     """The affine map `offset + stride * label`."""
     return IndexMap(int(offset), ((name, int(stride)),)) if stride else constant(offset)
+
+
+def renamed(axes: Iterable[IndexMap], names: Mapping[int, int]) -> list[IndexMap]:
+    """Several maps with labels renamed, see `IndexMap.renamed`."""
+    found = []
+    for axis in axes:
+        parts = axis.parts
+        if len(parts) == 1:
+            ((name, part),) = parts
+            new = names.get(name, name)
+            if new != name and isinstance(part, int):
+                axis = label(new, part, axis.offset)
+            elif new != name:
+                axis = IndexMap(axis.offset, ((new, part),))
+        elif parts:
+            axis = axis.renamed(names)
+        found.append(axis)
+    return found
 
 
 def from_values(name: int, values: np.ndarray) -> IndexMap:

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from .contract import materialize_all, multiply_out
-from .draft import Draft
+from .draft import Draft, storage_order
 from .maps import label
 from .masks import Limit, either
 from .operations import Combine, Einsum, Read, RecipeWriter
@@ -45,12 +45,16 @@ def _merge(group: list[Item], writer: RecipeWriter) -> list[Item]:
         chosen, rest = [first], []
         labels = first[0].value_labels
         stored = first[0].stored
+        boxes: dict[frozenset[int], int] = {}
         for item in variable:
-            union = labels | item[0].value_labels
-            box = _box(item[0], union)
+            own = item[0].value_labels
+            box = boxes.get(own)
+            if box is None:
+                box = boxes[own] = _box(item[0], labels | own)
             if box <= stored + item[0].stored:
                 chosen.append(item)
-                labels, stored = union, max(stored, box)
+                labels, stored = labels | own, max(stored, box)
+                boxes.clear()
             else:
                 rest.append(item)
         constant, total = total, 0
@@ -72,28 +76,33 @@ def _merged(group: list[Item], constant: Number, writer: RecipeWriter) -> Item:
     operands: list[int] = []
     sizes: dict[int, int] = {}
     for term, own in group:
-        draft = Draft.of(term, own)
-        materialize_all(draft, writer)
-        multiply_out(draft, writer)
-        operand, labels = plain_value(draft, writer)
-        parts.append((draft.coefficient, labels))
-        operands.append(operand)
-        sizes.update({name: draft.sizes[name] for name in labels})
+        coefficient, labels = term.coefficient, term.plain_labels
+        if labels is not None:
+            operands += own
+        else:
+            draft = Draft.of(term, own)
+            materialize_all(draft, writer)
+            multiply_out(draft, writer)
+            operand, labels = plain_value(draft, writer)
+            coefficient = draft.coefficient
+            operands.append(operand)
+        parts.append((coefficient, labels))
+        sizes.update({name: term.sizes[name] for name in labels})
     common: Number = 1
     if constant == 0 and len({abs(c) for c, _ in parts}) == 1 and _all_real(parts):
         common = parts[0][0]
         parts = [(1 if c == common else -1, labels) for c, labels in parts]
-    output = Draft.of(group[0][0], group[0][1]).storage_order(sizes)
+    head = group[0][0]
+    output = storage_order(head.out, head.into, sizes)
     operation = Combine(tuple(parts), tuple(sorted(sizes.items())), output, constant)
     value = writer.add(operation, operands)
-    head = group[0][0]
-    factor = Factor(tuple(label(name) for name in output), operation.shape)
-    shared = [limit for limit in head.limits if all(limit in term.limits for term, _ in group)]
+    factor = Factor(tuple([label(name) for name in output]), operation.shape)
     limits: tuple[Limit, ...] = ()
-    if constant == 0:
+    if constant == 0 and all([term.limits for term, _ in group]):
         cases = [term.limits for term, _ in group]
+        shared = [limit for limit in head.limits if all(limit in other for other in cases)]
         limits = (*shared, *either(cases, dict(enumerate(head.sizes)), shared))
-    return replace(head, factors=(factor,), coefficient=common, limits=limits), [value]
+    return head.holding(factor, common, limits), [value]
 
 
 def _all_real(parts: list[tuple[Number, tuple[int, ...]]]) -> bool:

@@ -29,15 +29,17 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
-from weakref import WeakValueDictionary
 
-from .maps import IndexMap
+from .maps import IndexMap, renamed
 from .masks import Limit
 from .values import immutable, lazy
 
 __all__ = ["Factor", "Number", "Opaque", "Structure", "Term", "intern_structure", "with_terms"]
 
 Number = int | float | complex
+
+#: So many terms that differ in their coefficients alone are kept.
+MAX_FAMILY = 1 << 10
 
 
 @immutable
@@ -133,6 +135,23 @@ class Term:
         return frozenset().union(*[factor.labels for factor in self.factors])
 
     @lazy
+    def plain_labels(self) -> tuple[int, ...] | None:
+        """Labels of the axes of its only factor, where that is an array with an axis for each.
+
+        None where it has several, or one that is read in another way.
+        """
+        if len(self.factors) != 1:
+            return None
+        (factor,) = self.factors
+        names = tuple([axis.parts[0][0] if axis.parts else -1 for axis in factor.axes])
+        if factor.opaque or factor.conj or len({*names}) < len(names):
+            return None
+        plain = [
+            axis.is_plain(n, self.sizes) for axis, n in zip(factor.axes, factor.shape, strict=True)
+        ]
+        return names if all(plain) else None
+
+    @lazy
     def entries(self) -> int:
         """Number of values the term spreads over the matrix (coinciding ones counted apart)."""
         return math.prod([self.sizes[name] for name in self.position_labels])
@@ -165,9 +184,9 @@ class Term:
             new = dict(enumerate(names))
             found = self._moved[names] = Term(
                 self.sizes,
-                tuple([axis.renamed(new) for axis in self.out]),
-                tuple([axis.renamed(new) for axis in self.into]),
-                tuple([f.read([axis.renamed(new) for axis in f.axes]) for f in self.factors]),
+                tuple(renamed(self.out, new)),
+                tuple(renamed(self.into, new)),
+                tuple([f.read(renamed(f.axes, new)) for f in self.factors]),
                 self.coefficient,
                 self.conj,
                 tuple([limit.renamed(new) for limit in self.limits]),
@@ -175,29 +194,40 @@ class Term:
         return found
 
     @lazy
-    def _family(self) -> WeakValueDictionary[tuple[type, Number], Term]:
-        """Terms in use that differ in their coefficients alone, this one included."""
-        family = WeakValueDictionary[tuple[type, Number], Term]()
-        family[type(self.coefficient), self.coefficient] = self  # `update` takes longer
-        return family
+    def _family(self) -> dict[tuple[type, Number], Term]:
+        """Terms that differ in their coefficients alone, this one included."""
+        return {(type(self.coefficient), self.coefficient): self}
 
     def times(self, coefficient: Number) -> Term:
-        """The same term with another coefficient; while one is in use it is the same object."""
+        """The same term with another coefficient, the same object when asked again."""
         if coefficient is self.coefficient:
             return self
         key = (type(coefficient), coefficient)
-        found = self._family.get(key)
+        family = self._family
+        found = family.get(key)
         if found is None:
             # What is known of the term is kept, `copy` would take longer than all else here.
             found = object.__new__(Term)
             vars(found).update(vars(self), coefficient=coefficient, _hash=None, _moved={})
-            found = self._family.setdefault(key, found)
+            if len(family) >= MAX_FAMILY:
+                family.clear()
+            found = family.setdefault(key, found)
         return found
 
     @property
     def unit(self) -> Term:
         """The same term with coefficient one."""
-        return self if self.coefficient == 1 else self.times(1)
+        return self if self.coefficient == 1 else self._unit
+
+    @lazy
+    def _unit(self) -> Term:
+        return self.times(1)
+
+    def holding(self, factor: Factor, coefficient: Number, limits: tuple[Limit, ...]) -> Term:
+        """The same positions with the values of one factor."""
+        made = Term(self.sizes, self.out, self.into, (factor,), coefficient, self.conj, limits)
+        made.pattern, made.position_labels = self.pattern, self.position_labels
+        return made
 
     def scaled(self, number: Number) -> Term:
         """The term times a number known while planning."""

@@ -108,7 +108,7 @@ class ComputationalGraph:
     @cached_property
     def fingerprint(self) -> str:
         """A digest of vertices, primitives, shapes, dtypes and arrows; orders carry it."""
-        dtypes = {v.dtype: str(v.dtype) for v in self.vertices}
+        dtypes = {dtype: str(dtype) for dtype in {v.dtype for v in self.vertices}}
         text = [f"{v.name}|{v.primitive}|{v.shape}|{dtypes[v.dtype]}" for v in self.vertices]
         structures = {arrow.structure for arrow in self.arrows.values()}
         shown = {structure: repr(structure) for structure in structures}

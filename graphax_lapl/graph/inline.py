@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -129,7 +130,7 @@ class _Inliner:
         self, equation: Any, inputs: list[_Reference], stack: tuple[str, ...]
     ) -> list[_Reference]:
         name, params = equation.primitive.name, equation.params
-        active = any(reference.active for reference in inputs)
+        active = any([reference.orders for reference in inputs])
         if name in INLINED_CALLS and not (active and self.has_rule(equation, inputs)):
             outer, self.callers = self.callers, (equation.source_info, *self.callers)
             results = self.nested(params[INLINED_CALLS[name]], inputs, stack)
@@ -145,14 +146,14 @@ class _Inliner:
                 return self.nested(chosen, inputs[1:], stack)
         if name in COPIES or _is_idle_conversion(equation):
             return inputs[:1]
-        known = self.evaluate_known(equation, inputs)
+        known = None if active else self.evaluate_known(equation, inputs)
         if known is not None:
             return known
         if active:
             refuse_mutable_arrays(equation, self.origin or equation.source_info)
         if active and equation.outvars and name not in BARRIERS:
             # A linear primitive may stand in its own tangent program, applied to the tangents.
-            above = stack if any(reference.tangent for reference in inputs) else ()
+            above = stack if any([reference.tangent for reference in inputs]) else ()
             how = self.treatment(equation.primitive, params, above, self.orders)
             if isinstance(how, Rewritten):
                 return self.rewrite(equation, inputs, stack, how.function)
@@ -185,22 +186,22 @@ class _Inliner:
     ) -> list[_Reference]:
         """Add an equation to the listing, or find the same one there."""
         name = equation.primitive.name
-        linear = any(reference.tangent for reference in inputs)
+        linear = any([reference.tangent for reference in inputs])
         through = [0 if linear and not r.tangent else r.orders for r in inputs]
         orders = 0 if name in BARRIERS else max(through, default=0)
         outputs = [_type_of(variable.aval) for variable in equation.outvars]
         key = _equation_key(equation, inputs)
         found = self.seen.get(key) if key is not None else None
         if found is None:
-            found = tuple(self.listing.new(output) for output in outputs)
+            found = tuple([self.listing.new(output) for output in outputs])
             self.listing.equations.append(
                 Equation(
                     equation.primitive,
                     equation.params,
                     equation.ctx,
-                    tuple(reference.atom for reference in inputs),
+                    tuple([reference.atom for reference in inputs]),
                     found,
-                    tuple(order > 0 and orders > 0 for order in through),
+                    tuple([order > 0 and orders > 0 for order in through]),
                     self.origin or equation.source_info,
                     bool(equation.effects),
                     known_as,
@@ -209,7 +210,7 @@ class _Inliner:
             )
             if key is not None:
                 self.seen[key] = found
-            if not any(reference.active for reference in inputs) and len(found) == 1:
+            if not any([reference.orders for reference in inputs]) and len(found) == 1:
                 supports = [self.listing.support_of(reference.atom) for reference in inputs]
                 which = self.held(inputs[0].atom) if name == "select_n" else None
                 support = moved_support(equation, supports, outputs[0].shape, which)
@@ -288,7 +289,7 @@ class _Inliner:
 
     def evaluate_known(self, equation: Any, inputs: list[_Reference]) -> list[_Reference] | None:
         """Evaluate an equation on known values, where its results may matter for structure."""
-        if equation.effects or not equation.outvars or any(r.active for r in inputs):
+        if equation.effects or not equation.outvars:
             return None
         outputs = [variable.aval for variable in equation.outvars]
         for aval in outputs:
@@ -471,11 +472,14 @@ def _aval(type_: Variable) -> Any:
 
 
 def _type_of(aval: Any) -> Variable:
-    return Variable(
-        tuple(getattr(aval, "shape", ())),
-        getattr(aval, "dtype", None),
-        bool(getattr(aval, "weak_type", False)),
-    )
+    weak = bool(getattr(aval, "weak_type", False))
+    return _variable(tuple(getattr(aval, "shape", ())), getattr(aval, "dtype", None), weak)
+
+
+@lru_cache(maxsize=1 << 10)
+def _variable(shape: tuple[int, ...], dtype: Any, weak: bool) -> Variable:
+    """Arrays of one type share what is known of it."""
+    return Variable(shape, dtype, weak)
 
 
 def _is_idle_conversion(equation: Any) -> bool:
@@ -498,16 +502,14 @@ def _equation_key(equation: Any, inputs: list[_Reference]) -> Hashable | None:
             value = np.asarray(atom.value) if atom.shape == () else None
             if value is None or value.dtype == object:
                 return None
-            atoms.append(("constant", str(value.dtype), value.tobytes()))
+            atoms.append(("constant", value.dtype, value.tobytes()))
         else:
             atoms.append((atom, reference.active))
     try:
-        params = tuple(sorted((k, _hashable(v)) for k, v in equation.params.items()))
-        key = (equation.primitive.name, params, tuple(atoms))
-        hash(key)
+        params = tuple(sorted([(k, _hashable(v)) for k, v in equation.params.items()]))
     except TypeError:
         return None
-    return key
+    return equation.primitive.name, params, tuple(atoms)
 
 
 def _hashable(value: Any) -> Hashable:

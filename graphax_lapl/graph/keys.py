@@ -12,6 +12,9 @@ from .listing import Constant, Listing
 
 __all__ = ["Unstable", "jaxpr_key", "listing_key"]
 
+#: Types of parameters that are compared as they are.
+PLAIN = frozenset({bool, int, str})
+
 
 class Unstable(Exception):
     """The trace holds Python functions whose behaviour cannot be compared."""
@@ -23,21 +26,23 @@ def listing_key(listing: Listing) -> Hashable:
     Raises:
         Unstable: where an equation's parameters hold Python functions.
     """
-    if any(e.name in CUSTOM_CALLS and not any(e.active) for e in listing.equations):
+    if any([e.name in CUSTOM_CALLS and not any(e.active) for e in listing.equations]):
         raise Unstable  # kept for the derivative that its rule gives
     equations = tuple(
-        (
-            equation.name,
-            None if equation.known_as else _key(equation.params),
-            tuple(_atom(atom) for atom in equation.inputs),
-            equation.outputs,
-            equation.active,
-        )
-        for equation in listing.equations
+        [
+            (
+                equation.name,
+                None if equation.known_as else _key(equation.params),
+                tuple([_atom(atom) for atom in equation.inputs]),
+                equation.outputs,
+                equation.active,
+            )
+            for equation in listing.equations
+        ]
     )
-    dtypes = {v.dtype: str(v.dtype) for v in listing.variables}
+    dtypes = {dtype: str(dtype) for dtype in {v.dtype for v in listing.variables}}
     return (
-        tuple((v.shape, dtypes[v.dtype], v.weak_type) for v in listing.variables),
+        tuple([(v.shape, dtypes[v.dtype], v.weak_type) for v in listing.variables]),
         tuple(listing.constants),
         tuple(listing.inputs),
         equations,
@@ -56,6 +61,10 @@ def _atom(atom: Any) -> Hashable:
 
 
 def _key(value: Any) -> Hashable:
+    if value is None or type(value) in PLAIN:
+        return (type(value).__name__, value)
+    if type(value) is dict and not value:
+        return ()
     if hasattr(value, "eqns") or hasattr(value, "jaxpr"):
         return jaxpr_key(value)
     if isinstance(value, np.ndarray | np.generic) or hasattr(value, "addressable_shards"):

@@ -25,6 +25,8 @@ def refuse_mutable_arrays(equation: Any, source_info: Any) -> None:
     Raises:
         MutableArrayError: naming the operation and the line.
     """
+    if not equation.effects:
+        return
     changes = any(type(effect).__name__ != "ReadEffect" for effect in equation.effects)
     if changes and any(is_mutable(atom) for atom in (*equation.invars, *equation.outvars)):
         name = str(equation.primitive.name)

@@ -36,6 +36,8 @@ from .sums import RunningSum
 __all__ = ["Begun"]
 
 Edge = tuple[Structure, tuple[int, ...]]
+#: Primitives that a function and a partial of another one may both evaluate.
+PARTIALS = frozenset(PRIMITIVE_PARTIALS.values())
 
 
 class StraightLine(Protocol):
@@ -82,7 +84,7 @@ class Builder:
         return len(slots) - 1
 
     def constant(self, value: np.ndarray) -> int:
-        key = ("constant", str(value.dtype), value.shape, value.tobytes())
+        key = ("constant", value.dtype, value.shape, value.tobytes())
         if key not in self.made:
             slot = self.slot(value.shape, value.dtype)
             self.program.instructions.append(ConstantInstruction(value, (), (slot,)))
@@ -96,9 +98,10 @@ class Builder:
             raise InternalError("A tangent has no value.")
         if isinstance(held, Constant):
             return self.constant(np.asarray(held.value))
-        if held not in self.primal and held in self.listing.known:
-            self.primal[held] = self.constant(self.listing.known[held])
-        return self.primal[held]
+        slot = self.primal.get(held)
+        if slot is None and held in self.listing.known:
+            slot = self.primal[held] = self.constant(self.listing.known[held])
+        return self.primal[held] if slot is None else slot
 
     def reference(self, reference: Reference, dtype: Any) -> int:
         """The slot that will hold what a reference stands for."""
@@ -144,18 +147,18 @@ class Builder:
         ]
         wanted = self._wanted_values()
         for equation in self.listing.equations:
-            if not (equation.effects or any(output in wanted for output in equation.outputs)):
+            if not equation.effects and wanted.isdisjoint(equation.outputs):
                 continue
-            inputs = tuple(self.value(atom) for atom in equation.inputs)
+            inputs = tuple([self.value(atom) for atom in equation.inputs])
             outputs = []
             for variable in equation.outputs:
                 type_ = self.listing.variables[variable]
                 self.primal[variable] = self.slot(type_.shape, type_.dtype)
                 outputs.append(self.primal[variable])
             self.program.instructions.append(PrimalInstruction(equation, inputs, tuple(outputs)))
-            plain = all(parameter is None for parameter in equation.params.values())
-            if plain and equation.name in PRIMITIVE_PARTIALS.values():
-                self.made.setdefault((equation.name, inputs), outputs[0])
+            name = equation.name
+            if name in PARTIALS and all(p is None for p in equation.params.values()):
+                self.made.setdefault((name, inputs), outputs[0])
 
     def _wanted_values(self) -> set[int]:
         """Variables whose value a local partial or an output needs."""
@@ -178,7 +181,7 @@ class Builder:
         for atom in self.wanted_atoms():
             want(atom)
         for equation in reversed(self.listing.equations):
-            if equation.effects or any(output in wanted for output in equation.outputs):
+            if equation.effects or not wanted.isdisjoint(equation.outputs):
                 for atom in equation.inputs:
                     want(atom)
         return wanted

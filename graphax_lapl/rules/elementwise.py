@@ -20,7 +20,7 @@ from jax import Array, lax
 from ..edges.maps import from_values
 from ..graph.listing import Atom, Equation, Listing
 from .registry import RULES, defrule
-from .site import Local, Piece, Reference, Site, axes_of, shape_of
+from .site import Local, Piece, Reference, Site, aligned, axes_of, shape_of
 from .zeros import known_support
 
 Partial = Callable[..., Array] | int | str | tuple[int, Callable[..., Array]] | None
@@ -76,8 +76,9 @@ def _local(
     slope: str = "elementwise",
 ) -> Reference:
     """The partial, computed on arrays as small as its operands allow."""
-    shapes = [shape_of(argument, site.listing) for argument in arguments]
-    return Local(name, fun, tuple(arguments), np.broadcast_shapes(*shapes), slope)
+    shapes = {shape_of(argument, site.listing) for argument in arguments}
+    shape = shapes.pop() if len(shapes) == 1 else np.broadcast_shapes(*shapes)
+    return Local(name, fun, tuple(arguments), shape, slope)
 
 
 def _halves_at_ties(x: Array, y: Array, sign: Callable[[Array, Array], Array]) -> Array:
@@ -228,9 +229,9 @@ def _div(site: Site, i: int, k: int) -> list[Piece]:
         factors = []
         for part in (site.value(0), _local(site, "ddiv", _squared_reciprocal, [site.value(1)])):
             shape = shape_of(part, site.listing)
-            factors.append(site.factor(part, site.aligned(shape), shape))
+            factors.append(site.factor(part, aligned(shape), shape))
         axes = axes_of(len(site.out_shape))
-        return site.piece(site.out_shape, axes, site.aligned(site.shape(1)), factors, -1)
+        return site.piece(site.out_shape, axes, aligned(site.shape(1)), factors, -1)
     return site.diagonal(1, _local(site, "ddiv", minus_quotient, [site.out(), site.value(1)]))
 
 

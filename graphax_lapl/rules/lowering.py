@@ -13,7 +13,7 @@ from ..graph.listing import Equation, Listing
 from .opaque import fallback
 from .possible_values import PossibleValues
 from .registry import find_rule
-from .site import Piece, Reference, Site
+from .site import Piece, Site
 from .zeros import without_zeros
 
 __all__ = [
@@ -101,7 +101,9 @@ def local_partials(
     for equation in listing.equations:
         if not any(equation.active):
             continue
-        makers |= {output: equation for output in equation.outputs if output in listing.active}
+        for output in equation.outputs:
+            if output in listing.active:
+                makers[output] = equation
         for arrow, found in pieces_of(listing, equation, values).items():
             pieces.setdefault(arrow, []).extend(found)
     arrows = {}
@@ -109,8 +111,8 @@ def local_partials(
         structure = _structure(listing, u, v, [piece.term for piece in parts])
         recipe = accumulate((structure,))
         if recipe.result is not None:
-            references: list[Reference] = [r for piece in parts for r in piece.references]
-            arrows[u, v] = Arrow(recipe, tuple(references))
+            references = tuple([r for piece in parts for r in piece.references])
+            arrows[u, v] = Arrow(recipe, references)
     return arrows, makers
 
 
@@ -127,7 +129,9 @@ def pieces_of(
         for i, atom in enumerate(equation.inputs):
             if not equation.active[i] or not isinstance(atom, int):
                 continue
-            found = [q for p in rule(site, i, k) for q in without_zeros(p, listing)]
+            found: list[Piece] = []
+            for piece in rule(site, i, k):
+                found += without_zeros(piece, listing)
             if found:
                 pieces.setdefault((listing.vertex(atom), output), []).extend(found)
     return pieces

@@ -31,6 +31,7 @@ __all__ = [
     "Primal",
     "Reference",
     "Site",
+    "aligned",
     "axes_of",
     "not_before",
     "shape_of",
@@ -119,6 +120,11 @@ def not_before(dimension: int, other: int) -> IndexMap:
 def axes_of(count: int, first: int = 0) -> list[IndexMap]:
     """Plain index maps of labels `first, ..., first + count - 1`."""
     return [label(first + k) for k in range(count)]
+
+
+def aligned(shape: tuple[int, ...]) -> list[IndexMap]:
+    """Maps of an operand that the output repeats: a scalar, or dimensions of size one."""
+    return [constant(0) if size == 1 else label(d) for d, size in enumerate(shape)]
 
 
 class Site:
@@ -258,26 +264,21 @@ class Site:
         conj: bool = False,
     ) -> list[Piece]:
         """The partial of an elementwise function: a diagonal, or a column for a scalar operand."""
-        shape = self.out_shape
-        factors = []
-        if reference is not None:
-            own = shape_of(reference, self.listing)
-            factors = [self.factor(reference, self.aligned(own), own)]
-        return self.piece(
-            shape,
-            axes_of(len(shape)),
-            self.aligned(self.shape(position)),
-            factors,
-            coefficient,
-            conj,
-        )
-
-    def aligned(self, shape: tuple[int, ...]) -> list[IndexMap]:
-        """Maps of an operand that the output repeats: a scalar, or dimensions of size one."""
-        out = self.out_shape
-        if len(shape) not in (0, len(out)):
-            raise InternalError(f"'{self.name}' joins shapes {shape} and {out}.")
-        return [constant(0) if size == 1 else label(d) for d, size in enumerate(shape)]
+        shape, source = self.outputs[0].shape, self.inputs[position].shape
+        own = None if reference is None else shape_of(reference, self.listing)
+        for operand in (source, own):
+            if operand and len(operand) != len(shape):
+                raise InternalError(f"'{self.name}' joins shapes {operand} and {shape}.")
+        if isinstance(reference, Primal) and reference.variable in self.listing.broadcasts:
+            assert own is not None
+            factor = self.factor(reference, aligned(own), own)
+            axes = axes_of(len(shape))
+            return self.piece(shape, axes, aligned(source), [factor], coefficient, conj)
+        finished = _diagonal(shape, source, own, coefficient, conj)
+        if finished is None:
+            return []
+        term, operands = finished
+        return [Piece(term, (reference,) if reference is not None and operands else ())]
 
     def note(self, reason: str) -> None:
         """Note that the equation has no rule of its own here, and why."""
@@ -358,6 +359,20 @@ class Site:
                 limits=limits,
             )
         return pieces
+
+
+@lru_cache(maxsize=1 << 12, typed=True)
+def _diagonal(
+    shape: tuple[int, ...],
+    source: tuple[int, ...],
+    own: tuple[int, ...] | None,
+    coefficient: Number,
+    conj: bool,
+) -> tuple[Term, list[int]] | None:
+    """`_finished` for an elementwise function, by the shapes of output, input and factor."""
+    factors = () if own is None else (Factor(tuple(aligned(own)), own),)
+    out, into = tuple(axes_of(len(shape))), tuple(aligned(source))
+    return _finished(shape, out, into, factors, coefficient, conj, ())
 
 
 @lru_cache(maxsize=1 << 12, typed=True)

@@ -41,21 +41,22 @@ FILLED = 16
 
 def without_zeros(piece: Piece, listing: Listing) -> list[Piece]:
     """The piece cut down to the entries at which none of its factors is known to be zero."""
-    for position, reference in enumerate(piece.references):
-        support = known_support(reference, listing)
+    supports = [known_support(reference, listing) for reference in piece.references]
+    if all([support is None for support in supports]):
+        return [piece]
+    for position, support in enumerate(supports):
         if support is None or support.shape != piece.term.factors[position].shape:
             continue
-        parts = _split(piece, position, support, _known(reference, listing))
+        parts = _split(piece, position, support, _known(piece.references[position], listing))
         if parts is not None:
             return [whole for part in parts for whole in without_zeros(part, listing)]
-    return [_limited(piece, listing)]
+    return [_limited(piece, supports)]
 
 
-def _limited(piece: Piece, listing: Listing) -> Piece:
+def _limited(piece: Piece, supports: Sequence[np.ndarray | None]) -> Piece:
     """The piece that knows where it is zero by the zeros that stay in its factors."""
     masks = []
-    for reference, factor in zip(piece.references, piece.term.factors, strict=True):
-        support = known_support(reference, listing)
+    for support, factor in zip(supports, piece.term.factors, strict=True):
         if support is None or support.shape != factor.shape or support.size > MAX_MASK:
             continue
         if not support.all() and factor.labels <= piece.term.position_labels:
@@ -67,12 +68,15 @@ def _limited(piece: Piece, listing: Listing) -> Piece:
 
 def known_support(reference: Reference, listing: Listing) -> np.ndarray | None:
     """Where an array that does not move is not zero; None where that is not known."""
-    value = _known(reference, listing)
-    if value is not None:
-        return value != 0
-    if not isinstance(reference, Primal) or _moves(reference, listing):
+    if isinstance(reference, Known):
+        return reference.value != 0
+    if not isinstance(reference, Primal):
         return None
-    return listing.support.get(reference.variable)
+    variable = reference.variable
+    if variable in listing.known:
+        return None if _moves(reference, listing) else listing.known[variable] != 0
+    support = listing.support.get(variable)
+    return None if support is None or _moves(reference, listing) else support
 
 
 def _moves(reference: Primal, listing: Listing) -> bool:
