@@ -1,13 +1,16 @@
 """Determinants of four rows and more, differentiated twice.
 
-The derivative of det A is its matrix of cofactors C. With `P A = L U`, t the last pivot and D the
-product of the others, up to the sign,
+The derivative of det A is its matrix of cofactors C. With `P A = L U`, t one of the pivots, D the
+product of the others, up to the sign, and V the factor U with a one in the place of t,
 
     A^-1 = a b^T / t + R,      C^T = S + D t R,      S = D a b^T,      det A = D t,
 
-where U a is t times the last unit vector, b^T is the last row of `L^-1 P`, and R is what the other
-pivots alone make of the inverse. No term is divided by t, so that near singular matrices all of it
-is as exact as elsewhere; `C C / det` would not be. Of `L^-1 P dA U^-1` the part below the diagonal
+where a and c are column and row of `V^-1` at the place of t, `b^T = c^T L^-1 P`, and
+`R = (V^-1 - a c^T) L^-1 P` is what the other pivots alone make of the inverse. No term is divided
+by t, which is the smallest pivot, compared with its row and column of A: two equal rows leave the
+last one zero, two equal columns that of the second. So near singular matrices all of it is as
+exact as elsewhere; `C C / det` would not be. Where a matrix of n rows has rank n - 2 or less, so
+that two pivots vanish, there is NaN. Of `L^-1 P dA U^-1` the part below the diagonal
 moves L and the rest moves U, from which
 
     dR = -R dA R,      dS = tr(R dA) S - R dA S - S dA R,      d det A = tr(C^T dA),
@@ -48,15 +51,18 @@ def rewritten_det(name: str, params: dict[str, Any], orders: int) -> Rewritten |
         params: its parameters.
         orders: how often it is differentiated.
     """
-    if name != "custom_jvp_call" or orders < 2 or is_users_rule(params):
+    if name != "custom_jvp_call" or is_users_rule(params):
         return None
-    if "lu" not in nested_primitives(params):
+    empty = 0 in params["call_jaxpr"].in_avals[0].shape
+    if not (empty or orders >= 2) or "lu" not in nested_primitives(params):
         return None
     layout = layout_of(params["call_jaxpr"].jaxpr, jnp.linalg.det)
     return None if layout is None else Rewritten(of_layout(_determinants, layout))
 
 
 def _determinants(matrix: Array) -> list[Array]:
+    if 0 in matrix.shape:  # a product of no pivots, of which JAX has no derivative
+        return [jnp.ones(matrix.shape[:-2], matrix.dtype)]
     return [_det(matrix)[0]]
 
 
@@ -66,21 +72,33 @@ def _det(matrix: Array) -> tuple[Array, Array, Array]:
     size = matrix.shape[-1]
     factors, pivots, permutation = lax.linalg.lu(matrix)
     unit = jnp.eye(size, dtype=matrix.dtype)
-    last = jnp.arange(size) == size - 1
     diagonal = jnp.diagonal(factors, axis1=-2, axis2=-1)
+    apart = _smallest(matrix, diagonal, permutation)
     swaps = jnp.sum(pivots != jnp.arange(size, dtype=pivots.dtype), axis=-1)
-    others = jnp.prod(jnp.where(last, 1, diagonal), axis=-1)
+    others = jnp.prod(jnp.where(apart, 1, diagonal), axis=-1)
     product = jnp.where(swaps % 2 == 1, -others, others)
-    upper = jnp.where(last[:, None] & last, 1, jnp.triu(factors))
+    upper = jnp.where(unit.astype(bool) & apart[..., None], 1, jnp.triu(factors))
     rows = jnp.take(unit, permutation, axis=0)
     lower = lax.linalg.triangular_solve(
         factors, rows, left_side=True, lower=True, unit_diagonal=True
     )
     whole = jnp.broadcast_to(unit, factors.shape)
     inverse = lax.linalg.triangular_solve(upper, whole, left_side=True, lower=False)
-    column = product[..., None, None] * inverse[..., :, -1:]
-    regular = _times(jnp.where(last, 0, inverse), lower)
-    return product * diagonal[..., -1], column * lower[..., -1:, :], regular
+    column = jnp.sum(jnp.where(apart[..., None, :], inverse, 0), -1, keepdims=True)
+    row = jnp.sum(jnp.where(apart[..., None], inverse, 0), -2, keepdims=True)
+    regular = _times(inverse - column * row, lower)
+    single = product[..., None, None] * column * _times(row, lower)
+    return product * jnp.sum(jnp.where(apart, diagonal, 0), -1), single, regular
+
+
+def _smallest(matrix: Array, diagonal: Array, permutation: Array) -> Array:
+    """A mask of one pivot: the smallest one, however rows and columns are scaled."""
+    size = jnp.abs(matrix)
+    columns = jnp.max(size, axis=-2)
+    rows = jnp.take_along_axis(jnp.max(size, axis=-1), permutation, axis=-1)
+    pivots = jnp.abs(diagonal)
+    relative = jnp.where(pivots == 0, 0, pivots / columns / rows)
+    return jnp.arange(pivots.shape[-1]) == jnp.argmin(relative, axis=-1, keepdims=True)
 
 
 @_det.defjvp

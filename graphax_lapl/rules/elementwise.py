@@ -123,6 +123,13 @@ def _squared_reciprocal(x: Array) -> Array:
     return lax.square(1 / x)  # of the quotient, which is there already
 
 
+def _acosh_slope(x: Array) -> Array:
+    """Two roots where they are complex: that of the product has the other sign left of zero."""
+    if np.issubdtype(x.dtype, np.complexfloating):
+        return lax.rsqrt(x - 1) * lax.rsqrt(x + 1)
+    return lax.rsqrt((x - 1) * (x + 1))
+
+
 def _tanh_slope(out: Array) -> Array:
     return 1 - out * out
 
@@ -178,7 +185,7 @@ defelementwise("asin", lambda x: lax.rsqrt(1 - x * x))
 defelementwise("acos", lambda x: -lax.rsqrt(1 - x * x))
 defelementwise("atan", lambda x: 1 / (1 + x * x))
 defelementwise("asinh", lambda x: lax.rsqrt(x * x + 1))
-defelementwise("acosh", lambda x: lax.rsqrt((x - 1) * (x + 1)))
+defelementwise("acosh", _acosh_slope)
 defelementwise("atanh", lambda x: 1 / ((1 - x) * (1 + x)))
 defelementwise("log", reciprocal)
 defelementwise("log1p", lambda x: 1 / (1 + x))

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -198,6 +199,39 @@ def test_larger_determinants_in_a_training_step() -> None:
     singular = x.at[3].set(x[0])
     assert_same(jacve(jnp.linalg.det)(singular), jax.grad(by_minors)(singular))
     assert_same(step(singular), expected(singular))
+
+
+COLUMNS: dict[str, Callable[[Any], Any]] = {
+    "no first": lambda x: x.at[:, 0].set(0.0),
+    "no third": lambda x: x.at[:, 2].set(0.0),
+    "equal": lambda x: x.at[:, 1].set(x[:, 0]),
+    "nearly equal": lambda x: x.at[:, 1].set((1 + 1e-14) * x[:, 0]),
+    "dependent": lambda x: x.at[:, 1].set(x[:, 0] - 2.0 * x[:, 2]),
+    "all but equal rows too": lambda x: x.at[:, 3].set(x[:, 1]).at[2].set(x[0]),
+}
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_determinants_of_dependent_columns(name: str) -> None:
+    """A pivot that vanishes is not the last one: JAX's second derivative has other numbers."""
+    x = COLUMNS[name](jnp.asarray(np.random.default_rng(4).standard_normal((4, 4))))
+    turned = jnp.asarray(np.random.default_rng(5).standard_normal((3, 4, 4)))
+
+    def along(det: Any) -> Any:
+        return lambda t, x: det(x + jnp.tensordot(t, turned, 1))
+
+    trace = lambda t, x: jnp.trace(jax.hessian(along(by_minors))(t, x))  # noqa: E731
+    both = [jax.value_and_grad(f, 1) for f in (laplacian_ve(along(jnp.linalg.det)), trace)]
+    found, expected = jax.jit(lambda t, x: [f(t, x) for f in both])(jnp.zeros(3), x)
+    assert_same(found, expected)
+
+
+def test_determinants_of_no_rows() -> None:
+    """One, whatever is around them; JAX raises an IndexError where it is differentiated."""
+    empty = jnp.zeros((2, 0, 0))
+    assert_same(laplacian_ve(jnp.linalg.det)(empty), jnp.zeros(2))
+    assert_same(jacve(jnp.linalg.det)(empty), jnp.zeros((2, 2, 0, 0)))
+    assert_same(hessve(jnp.linalg.det)(empty), jnp.zeros((2, 2, 0, 0, 2, 0, 0)))
 
 
 @pytest.mark.parametrize(("name", "products"), [("slogdet", 1), ("det", 2)])
