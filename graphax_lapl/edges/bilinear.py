@@ -131,7 +131,9 @@ def folded(
     return structure, tuple(operand for _, own in kept for operand in own)
 
 
-def _in_order(term: Term, operands: Sequence[int], split: int, mirrored: bool = False) -> list[Item]:
+def _in_order(
+    term: Term, operands: Sequence[int], split: int, mirrored: bool = False
+) -> list[Item]:
     """A term, or its mirror image, with its factors in the order of what holds them."""
     draft = Draft.of(term, list(operands))
     if mirrored:

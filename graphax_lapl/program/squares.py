@@ -28,7 +28,17 @@ def numbers_outside_squares(program: Program) -> Program:
 
 
 class _Squares:
+    """Products of arrays with multiples of themselves.
+
+    Attributes:
+        known: what makes each slot, up to the order of its axes, with that slot and order. A slot
+            may be made later than a multiple of it; who reads both comes after both.
+        multiples: slots that hold a multiple of another one.
+        found: whether the program changes.
+    """
+
     def __init__(self, program: Program):
+        """Start with nothing known."""
         self.program = program
         self.slots = program.slots
         self.known: dict[Hashable, tuple[int, tuple[int, ...]]] = {}
@@ -36,6 +46,13 @@ class _Squares:
         self.found = False
 
     def rewritten(self) -> Program:
+        """The program, changed where there is such a product."""
+        for instruction in self.program.instructions:
+            operation = getattr(instruction, "operation", None)
+            if isinstance(instruction, EdgeInstruction) and isinstance(operation, Einsum):
+                (slot,) = instruction.outputs
+                key, names = self.key(operation, instruction.inputs, slot)
+                self.known.setdefault(key, (slot, names))
         result: list[Instruction] = []
         for instruction in self.program.instructions:
             operation = getattr(instruction, "operation", None)
@@ -49,15 +66,13 @@ class _Squares:
         return replace(self.program, instructions=result).without_dead_code(None)
 
     def look_at(self, instruction: EdgeInstruction, operation: Einsum) -> None:
-        """Note what an instruction makes, and whether that is a multiple of something made."""
+        """Note whether what an instruction makes is a multiple of something else."""
         (slot,) = instruction.outputs
         multiple = self.multiple_at_once(instruction, operation)
         if multiple is None and any(s in self.multiples for s in instruction.inputs):
             multiple = self.multiple_of_known(instruction, operation)
         if multiple is not None:
             self.multiples[slot] = multiple
-        key, names = self.key(operation, instruction.inputs, slot)
-        self.known.setdefault(key, (slot, names))
 
     def key(
         self, operation: Einsum, inputs: tuple[int, ...], slot: int
@@ -68,9 +83,7 @@ class _Squares:
         normal, names = with_normal_labels(ordered)
         return (normal, inputs, str(self.slots[slot].dtype)), names
 
-    def multiple_at_once(
-        self, instruction: EdgeInstruction, operation: Einsum
-    ) -> Multiple | None:
+    def multiple_at_once(self, instruction: EdgeInstruction, operation: Einsum) -> Multiple | None:
         """The multiple that a product of a number and a whole array is."""
         if len(operation.reads) != 2 or operation.real or operation.coefficient != 1:
             return None
@@ -89,9 +102,7 @@ class _Squares:
             return None
         return number, array, tuple(labels.index(n) for n in operation.output)
 
-    def multiple_of_known(
-        self, instruction: EdgeInstruction, operation: Einsum
-    ) -> Multiple | None:
+    def multiple_of_known(self, instruction: EdgeInstruction, operation: Einsum) -> Multiple | None:
         """The multiple that a product with a multiple is, of what is made without the number."""
         scaled = [k for k, slot in enumerate(instruction.inputs) if slot in self.multiples]
         if len(scaled) != 1 or operation.real:
@@ -132,14 +143,16 @@ class _Squares:
             self.found = True
             (slot,) = instruction.outputs
             self.slots.append(Slot(operation.shape, self.slots[slot].dtype))
+            made = len(self.slots) - 1
             whole = Read(tuple(label(name) for name in operation.output))
             kept = tuple((n, s) for n, s in operation.sizes if n in operation.output)
             scaling = Einsum((Read(()), whole), kept, operation.output)
             return [
-                replace(instruction, operation=plain, inputs=changed, outputs=(len(self.slots) - 1,)),
-                replace(instruction, operation=scaling, inputs=(number, len(self.slots) - 1)),
+                replace(instruction, operation=plain, inputs=changed, outputs=(made,)),
+                replace(instruction, operation=scaling, inputs=(number, made)),
             ]
         return None
 
     def of_one_type(self, *slots: int) -> bool:
+        """Whether the slots hold numbers of one type."""
         return len({str(self.slots[slot].dtype) for slot in slots}) == 1

@@ -42,6 +42,7 @@ from .site import Local, Piece, Site
 
 __all__ = ["rewritten_det"]
 
+
 def rewritten_det(name: str, params: dict[str, Any], orders: int) -> Rewritten | None:
     """What stands in the place of a call of `det`, None for all others.
 
@@ -146,28 +147,28 @@ def _labels(batch: int, count: int) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
 
 
 def _column_moves(c: Local) -> list[tuple[int, Piece]]:
-    """`c[j] R[l, k] - R[j, k] c[l]`, along entry (k, l)."""
+    """`c[j] R[m, k] - R[j, k] c[m]`, along entry (k, m)."""
     batch, size = len(c.shape) - 1, c.shape[-1]
-    leading, (j, k, l) = _labels(batch, 3)
+    leading, (j, k, m) = _labels(batch, 3)
     pieces = []
-    for sign, first, second in ((1, (j,), (l, k)), (-1, (l,), (j, k))):
+    for sign, first, second in ((1, (j,), (m, k)), (-1, (m,), (j, k))):
         factors = (
             Factor((*leading, *first), c.shape),
             Factor((*leading, *second), (*c.shape, size)),
         )
         term = Term(
-            (*c.shape[:-1], size, size, size), (*leading, j), (*leading, k, l), factors, sign
+            (*c.shape[:-1], size, size, size), (*leading, j), (*leading, k, m), factors, sign
         )
         pieces.append((1, Piece(term, (c, c.arguments[2]))))
     return pieces
 
 
 def _row_moves(b: Local) -> list[tuple[int, Piece]]:
-    """`-b[k] R[l, i]`, along entry (k, l)."""
+    """`-b[k] R[m, i]`, along entry (k, m)."""
     batch, size = len(b.shape) - 1, b.shape[-1]
-    leading, (i, k, l) = _labels(batch, 3)
-    factors = (Factor((*leading, k), b.shape), Factor((*leading, l, i), (*b.shape, size)))
-    term = Term((*b.shape[:-1], size, size, size), (*leading, i), (*leading, k, l), factors, -1)
+    leading, (i, k, m) = _labels(batch, 3)
+    factors = (Factor((*leading, k), b.shape), Factor((*leading, m, i), (*b.shape, size)))
+    term = Term((*b.shape[:-1], size, size, size), (*leading, i), (*leading, k, m), factors, -1)
     return [(1, Piece(term, (b, b.arguments[2])))]
 
 
