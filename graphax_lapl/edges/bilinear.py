@@ -111,15 +111,16 @@ def folded(
     """
     if len(curvature.terms) < 2:
         return curvature, tuple(operands)
-    left = terms_with_operands(curvature, list(operands))
+    left = [
+        (item, _in_order(*item, split)) for item in terms_with_operands(curvature, list(operands))
+    ]
     kept: list[Item] = []
     while left:
-        term, own = left.pop(0)
-        draft = Draft.of(term, own)
-        draft.into = [*draft.into[split:], *draft.into[:split]]
-        (mirrored,) = finished_items(draft) or (None,)
-        if mirrored in left:
-            left.remove(mirrored)
+        (term, own), _ = left.pop(0)
+        mirrored = _in_order(term, own, split, mirrored=True)
+        twin = next((n for n, (_, other) in enumerate(left) if other == mirrored), None)
+        if twin is not None:
+            del left[twin]
             term = term.scaled(2)
         kept.append((term, own))
     if len(kept) == len(curvature.terms):
@@ -128,6 +129,19 @@ def folded(
     kinds = (curvature.complex_out, curvature.complex_in)
     structure = intern_structure(curvature.out_shape, curvature.in_shape, terms, *kinds)
     return structure, tuple(operand for _, own in kept for operand in own)
+
+
+def _in_order(
+    term: Term, operands: Sequence[int], split: int, mirrored: bool = False
+) -> list[Item]:
+    """A term, or its mirror image, with its factors in the order of what holds them."""
+    draft = Draft.of(term, list(operands))
+    if mirrored:
+        draft.into = [*draft.into[split:], *draft.into[:split]]
+        for plain, own in finished_items(draft):
+            draft = Draft.of(plain, own)
+    draft.factors.sort(key=lambda f: (f.operand, [(a.offset, a.labels) for a in f.factor.axes]))
+    return finished_items(draft)
 
 
 @lru_cache(maxsize=1 << 12)

@@ -68,8 +68,8 @@ def _multiply(
     summed: frozenset[int],
     coefficient: complex = 1,
     real: bool = False,
-) -> None:
-    """Replace one or two factors by their product, summed over `summed`."""
+) -> int:
+    """Replace one or two factors by their product, summed over `summed`; its operand."""
     items = list(items)
     labels = frozenset().union(*[item.factor.labels for item in items])
     kept = draft.storage_order(labels - summed)
@@ -92,6 +92,7 @@ def _multiply(
     draft.factors = [f for f in draft.factors if f not in items]
     for name in summed:
         draft.forget(name)
+    return operand
 
 
 def _repetition(draft: Draft, items: list[DraftFactor], name: int) -> tuple[IndexMap, int] | None:
@@ -116,6 +117,11 @@ def _repetition(draft: Draft, items: list[DraftFactor], name: int) -> tuple[Inde
 
 def _sum_labels(draft: Draft, writer: RecipeWriter) -> None:
     kept = draft.position_labels
+    kinds: dict[int, tuple[tuple[int, ...], ...]] = {}  # shapes of what products here are made of
+
+    def kind(items: list[DraftFactor]) -> tuple[tuple[int, ...], ...]:
+        return tuple(sorted([s for i in items for s in kinds.get(i.operand, (i.factor.shape,))]))
+
     while True:
         groups: dict[int, list[DraftFactor]] = {}
         for item in draft.factors:
@@ -127,20 +133,24 @@ def _sum_labels(draft: Draft, writer: RecipeWriter) -> None:
         def work(name: int, groups: dict[int, list[DraftFactor]] = groups) -> int:
             return draft.box(frozenset().union(*(item.labels for item in groups[name])))
 
-        # At equal work factors meet before products do: `tr(B dA B dA)` is one product, squared.
+        # At equal work factors meet before products do, and what met already meets again:
+        # `tr(B dA B dA)` is one product, squared, also where dA is a product itself.
         def order(name: int, groups: dict[int, list[DraftFactor]] = groups) -> tuple[int, ...]:
             made = any(item.operand >= writer.inputs for item in groups[name])
-            return work(name, groups), made, name
+            again = made and kind(groups[name]) in kinds.values()
+            return work(name, groups), made, not again, name
 
         (name,) = groups if len(groups) == 1 else (min(groups, key=order),)
         group = groups[name]
         if len(group) > 2:
             pairs = [(a, b) for i, a in enumerate(group) for b in group[i + 1 :]]
             best = min(pairs, key=lambda pair: draft.box(pair[0].labels | pair[1].labels))
-            _multiply(draft, writer, list(best), frozenset())
+            made = _multiply(draft, writer, list(best), frozenset())
+            kinds[made] = kind(list(best))
             continue
         together = frozenset(name for name, items in groups.items() if items == group)
-        _multiply(draft, writer, group, together)
+        made = _multiply(draft, writer, group, together)
+        kinds[made] = kind(group)
 
 
 def _multiply_contained(draft: Draft, writer: RecipeWriter) -> None:

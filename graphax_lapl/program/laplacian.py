@@ -122,13 +122,26 @@ class _Laplacian(Carrier):
         self.starts, self.weights = self.metric_inputs(metric)
         self.drift = self.drift_inputs(first)
         self.fused_local, self.curvatures = self.through_pointwise(
-            self.local, self.curvature_edges()
+            self.local, self.met_by_equal_columns(self.curvature_edges())
         )
         self.ends = {v for v in graph.outputs if v is not None}
         self.spans: Jacobians = {}
         self.weighted_spans: Jacobians = {}
         self.whole: Jacobians = {}
         self.found_columns: dict[int, Edge] = {}
+
+    def met_by_equal_columns(self, curvatures: Curvatures) -> Curvatures:
+        """Of mirror images within a bilinear map of one array one is left, doubled.
+
+        Both meet the same sum over columns, which A makes a symmetric matrix. Behind pointwise
+        functions their factors are other products of the same arrays, so this comes first.
+        """
+        return {
+            (vertex, one, other, mirrored): folded(*edge, len(self.shape_of(one)))
+            if one == other
+            else edge
+            for (vertex, one, other, mirrored), edge in curvatures.items()
+        }
 
     @cached_property
     def targets(self) -> set[int]:

@@ -10,7 +10,7 @@ from ..edges.maps import label
 from ..edges.operations import Combine, Einsum, Read, canonical
 from .instructions import EdgeInstruction, Instruction, Program
 
-__all__ = ["share_permuted"]
+__all__ = ["share_permuted", "with_normal_labels"]
 
 T = TypeVar("T")
 #: The shared array's slot, and which of its axes stands at every axis of the other one.
@@ -53,7 +53,7 @@ class _Sharing:
         operation, inputs = self.through_aliases(operation, instruction.inputs)
         ordered, inputs = canonical(operation, inputs)
         assert isinstance(ordered, Einsum | Combine)
-        normal, names = _with_normal_labels(ordered)
+        normal, names = with_normal_labels(ordered)
         (slot,) = instruction.outputs
         key = (normal, inputs, str(self.program.slots[slot].dtype))
         place = self.made.setdefault(key, (slot, names))
@@ -101,7 +101,7 @@ class _Sharing:
             self.result.append(EdgeInstruction(transposition, (real,), (slot,), dtype))
 
 
-def _with_normal_labels(operation: Einsum | Combine) -> tuple[Hashable, tuple[int, ...]]:
+def with_normal_labels(operation: Einsum | Combine) -> tuple[Hashable, tuple[int, ...]]:
     """The operation up to names and order of the result's labels, and these in their order."""
     names: dict[int, int] = {}
     if isinstance(operation, Einsum):

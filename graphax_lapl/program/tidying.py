@@ -11,6 +11,7 @@ from .joined_sums import join_sums
 from .orientation import columns_first, contracted_last
 from .permutations import share_permuted
 from .reassociation import reassociate
+from .squares import numbers_outside_squares
 
 __all__ = ["tidied"]
 
@@ -23,6 +24,6 @@ def tidied(program: Program, moving: Collection[int]) -> Program:
         moving: its inputs that are not the same for all samples of a batch.
     """
     scaled = scale_once(program.without_dead_code(None)).without_dead_code(None)
-    joined = join_sums(reassociate(scaled))
+    joined = join_sums(numbers_outside_squares(reassociate(scaled)))
     tidy = share_permuted(take_out_fixed_factors(joined, moving))
     return columns_first(contracted_last(tidy, tidy.unreached(moving)))

@@ -3,21 +3,26 @@
 The derivative of det A is its matrix of cofactors C. With `P A = L U`, t one of the pivots, D the
 product of the others, up to the sign, and V the factor U with a one in the place of t,
 
-    A^-1 = a b^T / t + R,      C^T = S + D t R,      S = D a b^T,      det A = D t,
+    A^-1 = a b^T / t + R,      C^T = D a b^T + det A R,      det A = D t,
 
-where a and c are column and row of `V^-1` at the place of t, `b^T = c^T L^-1 P`, and
-`R = (V^-1 - a c^T) L^-1 P` is what the other pivots alone make of the inverse. No term is divided
+where a and d are column and row of `V^-1` at the place of t, `b^T = d^T L^-1 P`, and
+`R = (V^-1 - a d^T) L^-1 P` is what the other pivots alone make of the inverse. No term is divided
 by t, which is the smallest pivot, compared with its row and column of A: two equal rows leave the
 last one zero, two equal columns that of the second. So near singular matrices all of it is as
 exact as elsewhere; `C C / det` would not be. Where a matrix of n rows has rank n - 2 or less, so
 that two pivots vanish, there is NaN. Of `L^-1 P dA U^-1` the part below the diagonal
-moves L and the rest moves U, from which
+moves L and the rest moves U, from which, with c = D a,
 
-    dR = -R dA R,      dS = tr(R dA) S - R dA S - S dA R,      d det A = tr(C^T dA),
-    dC^T = tr(R dA) M + tr(M dA) R - R dA M - M dA R,      M = S + D t R / 2,
+    d det A = tr(C^T dA),      dR = -R dA R,
+    dc = tr(R dA) c - R dA c,      db^T = -b^T dA R,
 
-so the reverse pass of a training step factorises and solves nothing either. Once differentiated, a
-determinant has the rule that JAX derives.
+so the reverse pass of a training step factorises and solves nothing either. c b^T is never written
+out: the second derivative along dA is
+
+    2 tr(R dA) b^T dA c + det A tr(R dA)^2 - 2 b^T dA R dA c - det A tr(R dA R dA),
+
+one product of matrices for each column, and vectors. Once differentiated, a determinant has the
+rule that JAX derives.
 """
 
 from __future__ import annotations
@@ -33,14 +38,12 @@ from ..edges.terms import Factor, Term
 from ..graph.inline import Rewritten
 from ..graph.listing import nested_primitives
 from ..graph.users_rules import is_users_rule
+from .inverses import inverse_moves
 from .matrix_calls import KNOWN_BY, layout_of, of_layout
 from .registry import defrule
 from .site import Local, Piece, Site
 
 __all__ = ["rewritten_det"]
-
-#: Signs of the products of M^T and R^T, and which of i, k and j, l each of them has.
-_PRODUCTS = ((1, "ij", "kl"), (1, "kl", "ij"), (-1, "il", "kj"), (-1, "kj", "il"))
 
 
 def rewritten_det(name: str, params: dict[str, Any], orders: int) -> Rewritten | None:
@@ -67,8 +70,8 @@ def _determinants(matrix: Array) -> list[Array]:
 
 
 @jax.custom_jvp
-def _det(matrix: Array) -> tuple[Array, Array, Array]:
-    """The determinants, S and R of the matrices in an array."""
+def _det(matrix: Array) -> tuple[Array, Array, Array, Array]:
+    """The determinants, c, b and R of the matrices in an array."""
     size = matrix.shape[-1]
     factors, pivots, permutation = lax.linalg.lu(matrix)
     unit = jnp.eye(size, dtype=matrix.dtype)
@@ -84,11 +87,11 @@ def _det(matrix: Array) -> tuple[Array, Array, Array]:
     )
     whole = jnp.broadcast_to(unit, factors.shape)
     inverse = lax.linalg.triangular_solve(upper, whole, left_side=True, lower=False)
-    column = jnp.sum(jnp.where(apart[..., None, :], inverse, 0), -1, keepdims=True)
-    row = jnp.sum(jnp.where(apart[..., None], inverse, 0), -2, keepdims=True)
-    regular = _times(inverse - column * row, lower)
-    single = product[..., None, None] * column * _times(row, lower)
-    return product * jnp.sum(jnp.where(apart, diagonal, 0), -1), single, regular
+    column = jnp.sum(jnp.where(apart[..., None, :], inverse, 0), -1)
+    row = jnp.sum(jnp.where(apart[..., None], inverse, 0), -2)
+    regular = _times(inverse - column[..., None] * row[..., None, :], lower)
+    det = product * jnp.sum(jnp.where(apart, diagonal, 0), -1)
+    return det, product[..., None] * column, _times(row[..., None, :], lower)[..., 0, :], regular
 
 
 def _smallest(matrix: Array, diagonal: Array, permutation: Array) -> Array:
@@ -104,13 +107,14 @@ def _smallest(matrix: Array, diagonal: Array, permutation: Array) -> Array:
 @_det.defjvp
 def _det_jvp(primals: Any, tangents: Any) -> Any:
     ((matrix,), (moved,)) = (primals, tangents)
-    det, single, regular = _det(matrix)
+    det, column, row, regular = _det(matrix)
     left = _times(regular, moved)
     trace = jnp.trace(left, axis1=-2, axis2=-1)
-    slope = jnp.sum(single.mT * moved, (-2, -1)) + det * trace
-    turned = _times(left, single) + _times(single, _times(moved, regular))
-    slopes = (slope, trace[..., None, None] * single - turned, -_times(left, regular))
-    return (det, single, regular), slopes
+    along = _times(row[..., None, :], moved)
+    slope = jnp.sum(along[..., 0, :] * column, -1) + det * trace
+    turned = trace[..., None] * column - _times(left, column[..., None])[..., 0]
+    slopes = (slope, turned, -_times(along, regular)[..., 0, :], -_times(left, regular))
+    return (det, column, row, regular), slopes
 
 
 KNOWN_BY[__file__] = "det"
@@ -122,42 +126,69 @@ def _times(a: Array, b: Array) -> Array:
 
 @defrule("det")
 def _rule(site: Site, i: int, k: int) -> list[Piece]:
-    """A determinant moves with its cofactors."""
+    """A determinant moves with its cofactors, `C[i, j] = c[j] b[i] + det R[j, i]`."""
     if k:
         return []
     shape = site.shape(i)
-    axes = tuple(label(n) for n in range(len(shape)))
-    arguments = (site.out(0), site.out(1), site.out(2), site.value(i))
-    cofactors = Local("cofactors", _cofactors, arguments, shape, _slope)
-    factor = Factor((*axes[:-2], axes[-1], axes[-2]), shape)
-    return site.piece(shape, axes[:-2], axes, [(cofactors, factor)])
-
-
-def _slope(reference: Local) -> list[tuple[int, Piece]]:
-    shape = reference.shape
-    batch, size = len(shape) - 2, shape[-1]
-    leading = tuple(label(n) for n in range(batch))
-    names = {name: label(batch + n) for n, name in enumerate("ijkl")}
-    halves = Local("half of the cofactors", _halves, reference.arguments[:3], shape)
-    pieces = []
-    for sign, first, second in _PRODUCTS:
-        # Both are stored transposed, as C^T is.
-        axes = [(*leading, names[each[1]], names[each[0]]) for each in (first, second)]
-        term = Term(
-            (*shape[:-2], size, size, size, size),
-            (*leading, names["j"], names["i"]),
-            (*leading, names["k"], names["l"]),
-            tuple(Factor(each, shape) for each in axes),
-            sign,
+    rank = len(shape)
+    leading, (row, column) = _labels(rank - 2, 2)
+    det, *vectors, whole = (site.out(n) for n in range(4))
+    regular = Local("regular", _first, (whole, site.value(i)), shape, _regular_moves)
+    arguments = (site.value(i), regular)
+    c, b = (
+        Local(name, _first, (vector, *arguments), shape[:-1], moves)
+        for name, vector, moves in zip(
+            ("column", "row"), vectors, (_column_moves, _row_moves), strict=True
         )
-        pieces.append((3, Piece(term, (halves, reference.arguments[2]))))
+    )
+    outer = [
+        (c, Factor((*leading, column), shape[:-1])),
+        (b, Factor((*leading, row), shape[:-1])),
+    ]
+    rest = [
+        (det, Factor(leading, shape[:-2])),
+        (regular, Factor((*leading, column, row), shape)),
+    ]
+    axes = (*leading, row, column)
+    return [
+        *site.piece(shape, leading, axes, outer),
+        *site.piece(shape, leading, axes, rest),
+    ]
+
+
+def _first(part: Array, *_: Array) -> Array:
+    return part
+
+
+def _labels(batch: int, count: int) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    return tuple(label(n) for n in range(batch)), tuple(label(batch + n) for n in range(count))
+
+
+def _column_moves(c: Local) -> list[tuple[int, Piece]]:
+    """`c[j] R[m, k] - R[j, k] c[m]`, along entry (k, m)."""
+    batch, size = len(c.shape) - 1, c.shape[-1]
+    leading, (j, k, m) = _labels(batch, 3)
+    pieces = []
+    for sign, first, second in ((1, (j,), (m, k)), (-1, (m,), (j, k))):
+        factors = (
+            Factor((*leading, *first), c.shape),
+            Factor((*leading, *second), (*c.shape, size)),
+        )
+        term = Term(
+            (*c.shape[:-1], size, size, size), (*leading, j), (*leading, k, m), factors, sign
+        )
+        pieces.append((1, Piece(term, (c, c.arguments[2]))))
     return pieces
 
 
-def _cofactors(det: Array, single: Array, regular: Array, matrix: Array) -> Array:
-    del matrix
-    return single + det[..., None, None] * regular
+def _row_moves(b: Local) -> list[tuple[int, Piece]]:
+    """`-b[k] R[m, i]`, along entry (k, m)."""
+    batch, size = len(b.shape) - 1, b.shape[-1]
+    leading, (i, k, m) = _labels(batch, 3)
+    factors = (Factor((*leading, k), b.shape), Factor((*leading, m, i), (*b.shape, size)))
+    term = Term((*b.shape[:-1], size, size, size), (*leading, i), (*leading, k, m), factors, -1)
+    return [(1, Piece(term, (b, b.arguments[2])))]
 
 
-def _halves(det: Array, single: Array, regular: Array) -> Array:
-    return single + 0.5 * det[..., None, None] * regular
+def _regular_moves(regular: Local) -> list[tuple[int, Piece]]:
+    return [(1, Piece(inverse_moves(regular.shape), (regular, regular)))]
