@@ -55,7 +55,6 @@ from ..program.recomputation import compared_with_results, shared_work
 from ..program.regions import regions
 from ..program.repetition import numbers_of_layers, repeated_by_samples
 from ..program.scaled_rows import scaled_rows
-from ..program.shared_columns import shared_columns
 from ..program.signs import signs_inside
 from ..program.sines import sines
 from .orders import EliminationOrder
@@ -268,21 +267,15 @@ class Plan:
         values |= dict.fromkeys(compared_with_results(program), (2, UNBOUNDED))
         if sparse or not self.again:
             return Holding(values, sines=pairs, regions=whole)
-        moving = self._moving(program)
-        differentiated = worth_holding_for_derivatives(program)
-        ways = {*values, *differentiated, *pairs}.union(
-            *(region.slots for region in whole.values())
-        )
         return Holding(
             values,
-            differentiated,
+            worth_holding_for_derivatives(program),
             convolution_results(program),
             pairs,
             whole,
-            scaled_rows(program, moving),
-            repeated_by_samples(program, moving),
+            scaled_rows(program, self._moving(program)),
+            repeated_by_samples(program, self._moving(program)),
             numbers_of_layers(program),
-            shared_columns(program, moving, ways),
             again=True,
         )
 

@@ -15,7 +15,6 @@ from jax.custom_batching import custom_vmap
 
 from ..program.regions import Region
 from ..program.scaled_rows import ScaledRows
-from ..program.shared_columns import SharedColumns
 from ..program.sines import Sine
 
 __all__ = ["HELD_SIZES", "Holding", "held", "known_size", "linear_barrier", "tangents_held"]
@@ -40,7 +39,6 @@ class Holding:
         rows: slots of products that have another form where nothing is differentiated.
         repeated: slots of products whose operands are both repeated for a batch.
         numbers: slots of dot products that are sums of products.
-        columns: readers of columns that samples share, by the place of the first one.
         again: whether results will probably be differentiated.
     """
 
@@ -52,7 +50,6 @@ class Holding:
     rows: Mapping[int, ScaledRows] = field(default_factory=dict)
     repeated: frozenset[int] = frozenset()
     numbers: frozenset[int] = frozenset()
-    columns: Mapping[int, SharedColumns] = field(default_factory=dict)
     again: bool = False
 
     def apply(self, slot: int, value: Any, inputs: Sequence[Array]) -> Any:

@@ -44,7 +44,6 @@ from .products import matrix_product, vector_first
 from .recipes import operate
 from .regions import Body, evaluated, sum_of_products, summed
 from .rows import row_hessian
-from .shared_columns import columns_at_once
 from .sines import Pair, sine_and_cosine, sine_and_cosine_inside
 from .stored import block_storage, cast_to, stored_arrays
 from .summed_pulls import SummedPulls, summed_pulls
@@ -98,8 +97,6 @@ def run_program(program: Program, inputs: Sequence[Any], holding: Holding = _NOT
         left = (r for r in totals.values() if SINES_INSIDE and (r.layered or not r.has_pairs))
         products = {region.place: region.result for region in left}
         totals = {k: region for k, region in totals.items() if k not in products}
-        at_once = {k for columns in holding.columns.values() for k in columns.places}
-        squares = {columns.squares for columns in holding.columns.values()}
         for k, instruction in enumerate(program.instructions):
             if not whole.isdisjoint(instruction.outputs):
                 region = holding.regions.get(instruction.outputs[0])
@@ -112,14 +109,10 @@ def run_program(program: Program, inputs: Sequence[Any], holding: Holding = _NOT
                 )
             if k in pushes:
                 early.update(_written(program, pushes[k], slots))
-            if k in holding.columns:
-                early.update(columns_at_once(holding.columns[k], program, slots, of_partials))
-            if k in squares:
-                continue
             if k in sums:
                 early.update(_summed(sums[k], program, slots))
             values = [slots[slot] for slot in instruction.inputs]
-            if k in done or k in at_once:
+            if k in done:
                 results = early.pop(k) if k in early else _zeros(instruction, program)
             elif k in kept:
                 results, pull = value_and_pull(kept[k], values)
