@@ -61,8 +61,8 @@ class Rewritten:
 
 
 How = str | Rewritten | Callable[..., Any]
-#: Of a primitive, its parameters, the primitives that it is part of, how often it is differentiated,
-#: and whether its first operand is complex.
+#: Of a primitive, its parameters, the primitives that it is part of, how many derivatives are
+#: taken, and whether its first operand is complex.
 Treatment = Callable[[Any, dict[str, Any], tuple[str, ...], int, bool], How]
 
 
