@@ -61,7 +61,9 @@ class Rewritten:
 
 
 How = str | Rewritten | Callable[..., Any]
-Treatment = Callable[[Any, dict[str, Any], tuple[str, ...], int], How]
+#: Of a primitive, its parameters, the primitives that it is part of, how many derivatives are
+#: taken, and whether its first operand is complex.
+Treatment = Callable[[Any, dict[str, Any], tuple[str, ...], int, bool], How]
 
 
 @immutable
@@ -154,7 +156,7 @@ class _Inliner:
         if active and equation.outvars and name not in BARRIERS:
             # A linear primitive may stand in its own tangent program, applied to the tangents.
             above = stack if any([reference.tangent for reference in inputs]) else ()
-            how = self.treatment(equation.primitive, params, above, self.orders)
+            how = self.treat(equation, above)
             if isinstance(how, Rewritten):
                 return self.rewrite(equation, inputs, stack, how.function)
             if not isinstance(how, str):
@@ -178,8 +180,14 @@ class _Inliner:
         """
         if any(reference.tangent for reference in inputs):
             return False
-        how = self.treatment(equation.primitive, equation.params, (), self.orders)
+        how = self.treat(equation, ())
         return how == "rule" or isinstance(how, Rewritten)
+
+    def treat(self, equation: Any, stack: tuple[str, ...]) -> How:
+        """What to do with an equation on an active input."""
+        operands = equation.invars
+        is_complex = bool(operands) and _type_of(operands[0].aval).is_complex
+        return self.treatment(equation.primitive, equation.params, stack, self.orders, is_complex)
 
     def append(
         self, equation: Any, inputs: list[_Reference], known_as: str | None = None

@@ -16,6 +16,7 @@ from ..graph.inline import KNOWN_CALL, How
 from ..graph.listing import Equation, nested_primitives, scan_counts
 from .cofactors import rewritten_det
 from .collectives import COLLECTIVES
+from .complex_numbers import rewritten_abs
 from .cotangents import is_linear
 from .determinants import known_tangent, rewritten_slogdet
 from .inverses import rewritten_inverse
@@ -231,14 +232,16 @@ def _is_short(params: dict[str, Any]) -> bool:
     return steps * sum(1 for _ in nested_primitives(params)) <= MAX_UNROLLED
 
 
-def treatment(primitive: Any, params: dict[str, Any], stack: tuple[str, ...], orders: int) -> How:
+def treatment(
+    primitive: Any, params: dict[str, Any], stack: tuple[str, ...], orders: int, is_complex: bool
+) -> How:
     """What inlining does with an equation on an active input.
 
     A primitive with a rule is kept. One without is replaced by its tangent program, unless that
     program contains the same primitive again: then it is linear, and opaque, or where it is seen to
     be linear its body. A call of a function without a rule is replaced by the function's body, a
     small determinant by the tangent program of its polynomial, that of a complex matrix' sign and
-    logarithm by one with a holomorphic part.
+    logarithm by one with a holomorphic part, a complex number's magnitude by that of its parts.
     """
     if primitive.name == "scan" and _is_short(params):
         return "unroll"
@@ -254,6 +257,7 @@ def treatment(primitive: Any, params: dict[str, Any], stack: tuple[str, ...], or
         rewritten_slogdet(name, params)
         or rewritten_det(name, params, orders)
         or rewritten_inverse(name, params)
+        or rewritten_abs(name, is_complex, orders)
     )
     if rewritten is not None:
         return rewritten

@@ -24,7 +24,7 @@ from tests.checks import assert_same
 from tests.second_order.checks import check_second_order
 
 CONDITION = 1e8
-SEEDS = 6
+SEEDS = 64
 
 
 def log_sum(weights: Any, r: Any) -> Any:
@@ -68,7 +68,12 @@ def nearly_singular(seed: int, n: int, determinants: int, complex_: bool) -> tup
     ids=str,
 )
 def test_error_in_single_precision_is_no_larger_than_that_of_jax(n: int, complex_: bool) -> None:
-    """At the same numbers of 32 bits, against 64 bits, over several seeds."""
+    """At the same numbers of 32 bits, against 64 bits, over many seeds.
+
+    Where a factor is singular in 32 bits JAX's result is no number: those seeds are left out. Ours
+    is far from JAX's in the median, and its largest error, which is that of one matrix, is no
+    larger than JAX's largest one.
+    """
     made = [nearly_singular(seed, n, 2, complex_) for seed in range(SEEDS)]
     weights, r = (np.stack([pair[k] for pair in made]) for k in (0, 1))
     single = [jnp.asarray(weights, np.complex64 if complex_ else np.float32), jnp.float32(r)]
@@ -99,10 +104,12 @@ def test_error_in_single_precision_is_no_larger_than_that_of_jax(n: int, complex
                 np.abs(np.asarray(value, np.float64) - exact[name])
                 for value in (result, theirs[name])
             )
+            finite = np.isfinite(allowed)
             assert result.dtype == jnp.float32
-            assert np.isfinite(error).all()
-            assert np.median(error) <= np.median(allowed)
-            assert np.max(error) <= np.max(allowed)
+            assert np.mean(finite) > 0.5
+            assert np.isfinite(error[finite]).all()
+            assert np.median(error[finite]) <= 1e-3 * np.median(allowed[finite])
+            assert np.max(error[finite]) <= np.max(allowed[finite])
 
 
 @pytest.mark.parametrize("axes", [(), (0,), (1,), (2,), (1, 0), (3, 1)], ids=str)

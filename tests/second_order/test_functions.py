@@ -257,3 +257,33 @@ def test_complex_results_through_a_real_part(name: str) -> None:
     assert_same(found, expected)
     assert_same(sparse, expected)
     assert_same(laplacian, trace)
+
+
+def helix(x: Any) -> Any:
+    """Complex numbers on all sides of zero, one of them real and negative."""
+    return jnp.exp((0.3 + 2j) * x) + x[::-1] - 1.5 * (x == x[0])
+
+
+MAGNITUDES: dict[str, Callable[[Any], Any]] = {
+    "each": lambda x: jnp.abs(helix(x)),
+    "on the axes": lambda x: jnp.abs(lax.complex(x - 0.4, x - x[0])) * x,
+    "of a number": lambda x: jnp.log(jnp.abs(jnp.sum(helix(x)))),
+    "of products": lambda x: jnp.abs(jnp.outer(helix(x), helix(2 * x)) @ helix(x)) ** 1.5,
+    "one for several": lambda x: jnp.abs(helix(x)[:1]) * jnp.sin(x),
+    "of a magnitude": lambda x: jnp.abs(jnp.abs(helix(x)) + 1j * x**2),
+    "of one that is conjugated": lambda x: jnp.abs(jnp.conj(helix(x)) * x + helix(x)),
+    "mapped": lambda x: jax.vmap(lambda z: jnp.abs(z * z[0]), 1)(jnp.outer(helix(x), x)),
+}
+
+
+@pytest.mark.parametrize("name", MAGNITUDES)
+@pytest.mark.usefixtures("standard_promotion")
+def test_magnitudes_of_complex_numbers(name: str) -> None:
+    """They have a closed second derivative, which can be differentiated once more."""
+    fun, x = MAGNITUDES[name], jnp.asarray(V)
+    check_second_order(fun, V, orders=("forward", "reverse"))
+    hessve(fun, strict=True)(x)
+    trace = lambda x: jnp.sum(jnp.trace(jax.hessian(fun)(x), axis1=-2, axis2=-1))  # noqa: E731
+    laplacian = lambda x: jnp.sum(laplacian_ve(fun)(x))  # noqa: E731
+    found, expected = jax.jit(lambda x: (jax.grad(laplacian)(x), jax.grad(trace)(x)))(x)
+    assert_same(found, expected)
