@@ -89,9 +89,16 @@ class Footprint:
         return self._samples(size, PIECE) if total > WHOLE else size
 
     def _samples(self, size: int, piece: int) -> int:
-        """Samples in equal chunks, in each of them at most so many bytes of the largest array."""
-        most = max(1, piece // self.largest)
-        return -(-size // -(-size // most))
+        """Samples in equal chunks, in each of them at most so many bytes of the largest array.
+
+        The last chunk begins early enough to be whole, so samples are evaluated twice where their
+        number is no multiple of it. A few chunks more are taken if then none is.
+        """
+        fewest = -(-size // max(1, piece // self.largest))
+        for chunks in range(fewest, fewest + fewest // FEWEST + 1):
+            if size % chunks == 0:
+                return size // chunks
+        return -(-size // fewest)
 
 
 def can_be_divided(program: Program) -> bool:
