@@ -35,6 +35,7 @@ __all__ = [
     "dense_structure",
     "densify",
     "is_nearly_dense",
+    "stands_everywhere",
     "trace",
     "transpose",
     "without_opaque",
@@ -530,9 +531,14 @@ def is_nearly_dense(structure: Structure) -> bool:
     terms = structure.terms
     if len(terms) < 2 or structure.complex_in or any(f.opaque for f in structure.factors):
         return False
-    if all(term.entries < structure.size for term in terms):
+    if not stands_everywhere(structure):
         return False
     return _held(structure) >= NEARLY_DENSE * structure.size
+
+
+def stands_everywhere(structure: Structure) -> int:
+    """Number of terms with an entry everywhere."""
+    return sum(term.entries >= structure.size for term in structure.terms)
 
 
 def _held(structure: Structure) -> int:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, TypeVar
 
-from ..edges.algebra import accumulate, add, compose, densify, is_nearly_dense
+from ..edges.algebra import accumulate, add, compose, densify, is_nearly_dense, stands_everywhere
 from ..edges.bilinear import pull_back, swapped
 from ..edges.operations import Recipe
 from ..edges.terms import Structure, Term, intern_structure
@@ -33,6 +33,9 @@ from .sums import RunningSum
 __all__ = ["Curvatures", "Jacobians", "SecondOrderBuilder"]
 
 Key = TypeVar("Key")
+#: Columns of so many terms that stand everywhere are written out where they are so behind.
+MANY_EVERYWHERE = 4
+
 #: Jacobians by variable and column space (one space per differentiated leaf, or one for seeds).
 Jacobians = dict[int, dict[int, Edge]]
 #: Bilinear maps by vertex, first and second argument, and whether a mirror image is left out.
@@ -240,6 +243,19 @@ class SecondOrderBuilder(Builder):
         backward: dict[int, list[int]] = {}
         for u, v in local:
             backward.setdefault(v, []).append(u)
+        result = self.pushed(local, backward, starts, ends, frozenset())
+        early = _written_out_behind(result, backward)
+        return self.pushed(local, backward, starts, ends, early) if early else result
+
+    def pushed(
+        self,
+        local: dict[tuple[int, int], Edge],
+        backward: dict[int, list[int]],
+        starts: Jacobians,
+        ends: Iterable[int],
+        early: frozenset[tuple[int, int]],
+    ) -> Jacobians:
+        """Columns at all vertices before `ends`; those of `early` are single dense arrays."""
         result = dict(starts)
         for v in sorted(closure(sorted(ends), backward)):
             row = {space: self.running_sum(v, edge) for space, edge in result.get(v, {}).items()}
@@ -249,19 +265,56 @@ class SecondOrderBuilder(Builder):
                     row.setdefault(space, self.running_sum(v)).add(made)
             totals = {space: running.total() for space, running in row.items()}
             result[v] = {
-                space: self.written_out(edge, v)
+                space: self.written_out(edge, v, (v, space) in early)
                 for space, edge in totals.items()
                 if edge is not None
             }
         return result
 
-    def written_out(self, edge: Edge, vertex: int) -> Edge:
-        """An arrow into `vertex` as one dense array where it nearly is one."""
-        if not is_nearly_dense(edge[0]):
+    def written_out(self, edge: Edge, vertex: int, always: bool = False) -> Edge:
+        """An arrow into `vertex` as one dense array where it nearly is one, or always."""
+        if not (is_nearly_dense(edge[0]) or (always and len(edge[0].terms) > 1)):
             return edge
         made = self.made_by(densify(edge[0]), edge[1], vertex)
         assert made is not None
         return made
+
+
+def _written_out_behind(
+    columns: Jacobians, backward: dict[int, list[int]]
+) -> frozenset[tuple[int, int]]:
+    """Vertices, and spaces, whose columns are many terms and one array at a vertex behind.
+
+    Every product on the way multiplies all terms, and where a sum of two such products is written
+    out at last, reverse mode keeps two arrays of its size for each of them. What is one array in
+    the end is therefore one from where its terms became many. Columns that stay a sum are left:
+    they are few outer products, and contracting these takes less than the matrix holds.
+    """
+    many = {
+        (v, space)
+        for v, row in columns.items()
+        for space, (structure, _) in row.items()
+        if stands_everywhere(structure) >= MANY_EVERYWHERE
+        and not (structure.complex_in or any(f.opaque for f in structure.factors))
+    }
+    found: set[tuple[int, int]] = set()
+    for v, row in columns.items():
+        for space, (structure, _) in row.items():
+            if len(structure.terms) > 1 or not stands_everywhere(structure):
+                continue
+            found |= {
+                (u, space)
+                for u in backward.get(v, ())
+                if (u, space) in many and columns[u][space][0].size <= structure.size
+            }
+    pending = list(found)
+    while pending:
+        v, space = pending.pop()
+        for u in backward.get(v, ()):
+            if (u, space) in many and (u, space) not in found:
+                found.add((u, space))
+                pending.append((u, space))
+    return frozenset(found)
 
 
 def neighbours(

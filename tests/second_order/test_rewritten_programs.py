@@ -206,6 +206,68 @@ def test_gradient_through_a_sum_that_stands_everywhere():
     np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
+TOKENS = RNG.normal(size=(8, 3))
+WIDTHS = [(3, 12), (12, 12), (12, 12), (12, 12), (12, 12), (12, 16), (12, 16), (16, 4)]
+LAYERS = [RNG.normal(size=shape) / 4 for shape in WIDTHS]
+
+
+def attention_and_gate(x, weight=1.0):
+    """Attention and a gated layer, each behind a norm: columns are a sum of outer products."""
+
+    def normed(h):
+        return h / jnp.sqrt(jnp.mean(h**2, -1, keepdims=True) + 0.1)
+
+    embed, query, key, value, last, gate, up, down = LAYERS
+    h = x @ embed
+    z = normed(h)
+    scores = weight * (z @ query) @ (z @ key).T
+    h = h + jax.nn.softmax(scores) @ (z @ value) @ last
+    z = normed(h)
+    return jnp.sum(jnp.tanh((jax.nn.silu(z @ gate) * (z @ up)) @ down))
+
+
+def test_many_terms_that_are_written_out_behind_are_one_array():
+    check_second_order(attention_and_gate, TOKENS)
+    program = make_plan(attention_and_gate, TOKENS, order="forward", kind="laplacian").program
+    full = [
+        i
+        for i in program.instructions
+        if any(program.slots[slot].shape == (8, 3, 8, 16) for slot in i.outputs)
+    ]
+    assert full  # the Jacobians of the gate's two layers
+    assert max(len(i.inputs) for i in full) <= 2  # not the sum of products of ten terms
+
+
+def test_few_outer_products_stay_a_sum():
+    rates, weights = RNG.normal(size=(5, 6)), RNG.normal(size=(5, 6, 7))
+
+    def energy(x):
+        features = [jnp.sum(jnp.cos(k * x)) for k in range(1, 6)]
+        z = sum(jnp.sin(rates[k] * s)[:, None] * weights[k] for k, s in enumerate(features))
+        return jnp.sum(jnp.tanh(z) * jnp.exp(-(z**2)))
+
+    x = RNG.normal(size=20)
+    check_second_order(energy, x)
+    program = make_plan(energy, x, order="forward", kind="laplacian").program
+    shapes = {program.slots[slot].shape for i in program.instructions for slot in i.outputs}
+    assert max(np.prod(shape) for shape in shapes) < 6 * 7 * 20
+
+
+def test_gradient_through_many_terms_that_stand_everywhere():
+    def loss(laplacian, weight):
+        return laplacian(lambda x: attention_and_gate(x, weight))(jnp.asarray(TOKENS)) ** 2
+
+    def by_hessian(f):
+        def flat(v):
+            return f(v.reshape(TOKENS.shape))
+
+        return lambda x: jnp.trace(jax.hessian(flat)(x.ravel()))
+
+    found = jax.grad(lambda weight: loss(laplacian_ve, weight))(0.7)
+    expected = jax.grad(lambda weight: loss(by_hessian, weight))(0.7)
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
 def test_a_mask_hides_infinite_slopes_of_what_is_no_product():
     def energy(x):
         distances = jnp.sqrt(jnp.sum((x[:, None] - x[None]) ** 2, -1))
