@@ -15,6 +15,7 @@ from graphax_lapl.edges.operations import Assemble, Einsum
 from graphax_lapl.emit.holding import BARRIERS_STAND, held, tangents_held
 from graphax_lapl.program.fusion import CACHED, READING, FusedProgram, Fusion, Step, worth_holding
 from graphax_lapl.program.sines import SINES_SIZE, sines
+from graphax_lapl.program.timings import CACHE
 
 NUMBERS = {"dimension_numbers": ("NHWC", "HWIO", "NHWC")}
 BATCH = 1024  # more than the arm's sines and cosines need to be held
@@ -101,6 +102,23 @@ def test_what_reads_many_arrays_is_held_for_less_work():
     few, end_of_few = many_readers(2, 20)
     assert few.held_at(samples) == {end_of_few}
     assert many.held_at(CACHED) == set()
+
+
+def bachelier(forward, strike, volatility, time, rate):
+    deviation = volatility * jnp.sqrt(time)
+    distance = (forward - strike) / deviation
+    below = 0.5 * (1 + jax.lax.erf(distance * 0.5**0.5))
+    density = jnp.exp(-0.5 * distance * distance) * 0.3989422804014327
+    return jnp.exp(-rate * time) * ((forward - strike) * below + deviation * density)
+
+
+def test_of_two_choices_the_one_whose_kernels_take_less_is_held():
+    greeks = jax.grad(bachelier, argnums=(0, 1, 2, 3, 4))
+    program = make_plan(greeks, 90.0, 95.0, 12.0, 1.5, 0.05, argnums=(0, 1, 2, 3, 4)).program
+    fused, samples = FusedProgram(program), 4096
+    held, whole = fused.held_at(samples), fused._chosen(samples, CACHE, READING)
+    assert held == fused._chosen(samples, CACHE, READING / 2) != whole
+    assert fused._together(held, samples) < fused._together(whole, samples)
 
 
 SIZES = (8, 64)

@@ -143,6 +143,30 @@ class Fusion:
     def held_at(self, samples: int) -> set[int]:
         """The slots that are worth writing to memory for a batch of so many samples.
 
+        What reading costs decides which of several slots stand for each other, and no sweep finds
+        the best ones. Where it counts, what is chosen at half of it is compared: the kernels of
+        what is taken evaluate and read less together.
+        """
+        everything = samples * sum(self.sizes[slot] for slot in self.results)
+        if everything > CACHED:
+            return self._chosen(samples, MEMORY, 0.0)
+        held = self._chosen(samples, CACHE, self.reading)
+        if not held or not self.reading:
+            return held
+        other = self._chosen(samples, CACHE, self.reading / 2)
+        return min((held, other), key=lambda slots: self._together(slots, samples))
+
+    def _together(self, held: set[int], samples: int) -> float:
+        """Nanoseconds of all kernels, each held array being written by one of its own."""
+        costs = self._forward(held, None, range(len(self.sizes)), self.reading)
+        kept = [slot for step in self.steps if step.kept for slot in step.outputs]
+        kernels = [*self.results, *held, *(slot for slot in kept if slot not in held)]
+        written = sum(KERNEL + samples * CACHE * self.sizes[slot] for slot in held)
+        return written + samples * sum(costs[slot] for slot in kernels)
+
+    def _chosen(self, samples: int, memory: float, reading: float) -> set[int]:
+        """The slots that are worth it if passing through memory and reading take so long.
+
         One sweep from the inputs on takes what saves more than it costs, given what was taken
         before; one back from the results returns what others have made needless.
         """
@@ -151,8 +175,6 @@ class Fusion:
             saved = samples * (evaluations - 1) * expression
             return saved > HOLDING + samples * memory * self.sizes[slot]
 
-        everything = samples * sum(self.sizes[slot] for slot in self.results)
-        memory, reading = (MEMORY, 0.0) if everything > CACHED else (CACHE, self.reading)
         often, held = self.evaluations(()), set[int]()
         self._forward(
             held, lambda slot, cost: is_worth(slot, often[slot], cost), self.shared, reading
