@@ -13,6 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from ..edges.operations import ApplyOpaque, Assemble, Combine, Einsum, Read
 from .instructions import (
@@ -128,6 +129,13 @@ class Fusion:
             for slot, count in readers.items()
             if (count > 1 or slot in repeated) and arrays[slot]
         }
+        self._times: dict[int, float] = {}
+        self._elements: dict[tuple[int, int], int] = {}
+
+    @cached_property
+    def unheld(self) -> list[float]:
+        """How often every slot is evaluated if nothing is held."""
+        return self.evaluations(())
 
     def evaluations(self, held: Collection[int]) -> list[float]:
         """How often every slot is evaluated: in how many kernels, and how often in each.
@@ -154,6 +162,8 @@ class Fusion:
         if not held or not self.reading:
             return held
         other = self._chosen(samples, CACHE, self.reading / 2)
+        if other == held:
+            return held
         return min((held, other), key=lambda slots: self._together(slots, samples))
 
     def _together(self, held: set[int], samples: int) -> float:
@@ -175,7 +185,7 @@ class Fusion:
             saved = samples * (evaluations - 1) * expression
             return saved > HOLDING + samples * memory * self.sizes[slot]
 
-        often, held = self.evaluations(()), set[int]()
+        often, held = self.unheld, set[int]()
         self._forward(
             held, lambda slot, cost: is_worth(slot, often[slot], cost), self.shared, reading
         )
@@ -236,7 +246,7 @@ class Fusion:
                     arrays |= read[slot]
             for slot in step.outputs:
                 if slot in asked:
-                    cost[slot] = sum(self.steps[k].nanoseconds for k in _bits(own))
+                    cost[slot] = self._time(own)
                     cost[slot] += reading * self._more_elements(slot, arrays) if reading else 0.0
                     if take is not None and not step.kept and take(slot, cost[slot]):
                         held.add(slot)
@@ -247,7 +257,18 @@ class Fusion:
     def _more_elements(self, slot: int, arrays: int) -> int:
         """How many more elements some arrays have than the slot that is made of them."""
         size = self.sizes[slot]
-        return max(0, sum(min(size, self.sizes[k]) for k in _bits(arrays)) - size)
+        found = self._elements.get((size, arrays))
+        if found is None:
+            found = max(0, sum(min(size, self.sizes[k]) for k in _bits(arrays)) - size)
+            self._elements[size, arrays] = found
+        return found
+
+    def _time(self, steps: int) -> float:
+        """Nanoseconds of some steps; the same ones are asked for at every number of samples."""
+        found = self._times.get(steps)
+        if found is None:
+            found = self._times[steps] = sum(self.steps[k].nanoseconds for k in _bits(steps))
+        return found
 
 
 class FusedProgram(Fusion):
