@@ -35,7 +35,7 @@ __all__ = [
     "dense_structure",
     "densify",
     "is_nearly_dense",
-    "stands_everywhere",
+    "terms_everywhere",
     "trace",
     "transpose",
     "without_opaque",
@@ -531,12 +531,12 @@ def is_nearly_dense(structure: Structure) -> bool:
     terms = structure.terms
     if len(terms) < 2 or structure.complex_in or any(f.opaque for f in structure.factors):
         return False
-    if not stands_everywhere(structure):
+    if not terms_everywhere(structure):
         return False
     return _held(structure) >= NEARLY_DENSE * structure.size
 
 
-def stands_everywhere(structure: Structure) -> int:
+def terms_everywhere(structure: Structure) -> int:
     """Number of terms with an entry everywhere."""
     return sum(term.entries >= structure.size for term in structure.terms)
 

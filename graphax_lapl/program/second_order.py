@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, TypeVar
 
-from ..edges.algebra import accumulate, add, compose, densify, is_nearly_dense, stands_everywhere
+from ..edges.algebra import accumulate, add, compose, densify, is_nearly_dense, terms_everywhere
 from ..edges.bilinear import pull_back, swapped
 from ..edges.operations import Recipe
 from ..edges.terms import Structure, Term, intern_structure
@@ -294,13 +294,13 @@ def _written_out_behind(
         (v, space)
         for v, row in columns.items()
         for space, (structure, _) in row.items()
-        if stands_everywhere(structure) >= MANY_EVERYWHERE
+        if terms_everywhere(structure) >= MANY_EVERYWHERE
         and not (structure.complex_in or any(f.opaque for f in structure.factors))
     }
     found: set[tuple[int, int]] = set()
     for v, row in columns.items():
         for space, (structure, _) in row.items():
-            if len(structure.terms) > 1 or not stands_everywhere(structure):
+            if len(structure.terms) > 1 or not terms_everywhere(structure):
                 continue
             found |= {
                 (u, space)

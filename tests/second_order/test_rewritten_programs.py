@@ -191,21 +191,6 @@ def test_a_sum_that_stands_everywhere_is_one_array():
     assert (6, 3, 6, 4) in shapes  # the Jacobian of the features
 
 
-def test_gradient_through_a_sum_that_stands_everywhere():
-    def loss(laplacian, reach):
-        return laplacian(lambda x: moved_by_others(x, reach))(jnp.asarray(PARTICLES)) ** 2
-
-    def by_hessian(f):
-        def flat(v):
-            return f(v.reshape(PARTICLES.shape))
-
-        return lambda x: jnp.trace(jax.hessian(flat)(x.ravel()))
-
-    found = jax.grad(lambda reach: loss(laplacian_ve, reach))(0.7)
-    expected = jax.grad(lambda reach: loss(by_hessian, reach))(0.7)
-    np.testing.assert_allclose(found, expected, rtol=1e-9)
-
-
 TOKENS = RNG.normal(size=(8, 3))
 WIDTHS = [(3, 12), (12, 12), (12, 12), (12, 12), (12, 12), (12, 16), (12, 16), (16, 4)]
 LAYERS = [RNG.normal(size=shape) / 4 for shape in WIDTHS]
@@ -253,18 +238,21 @@ def test_few_outer_products_stay_a_sum():
     assert max(np.prod(shape) for shape in shapes) < 6 * 7 * 20
 
 
-def test_gradient_through_many_terms_that_stand_everywhere():
-    def loss(laplacian, weight):
-        return laplacian(lambda x: attention_and_gate(x, weight))(jnp.asarray(TOKENS)) ** 2
+@pytest.mark.parametrize(
+    ("fun", "at"), [(moved_by_others, PARTICLES), (attention_and_gate, TOKENS)], ids=["few", "many"]
+)
+def test_gradient_through_terms_that_stand_everywhere(fun, at):
+    def loss(laplacian, parameter):
+        return laplacian(lambda x: fun(x, parameter))(jnp.asarray(at)) ** 2
 
     def by_hessian(f):
         def flat(v):
-            return f(v.reshape(TOKENS.shape))
+            return f(v.reshape(at.shape))
 
         return lambda x: jnp.trace(jax.hessian(flat)(x.ravel()))
 
-    found = jax.grad(lambda weight: loss(laplacian_ve, weight))(0.7)
-    expected = jax.grad(lambda weight: loss(by_hessian, weight))(0.7)
+    found = jax.grad(lambda parameter: loss(laplacian_ve, parameter))(0.7)
+    expected = jax.grad(lambda parameter: loss(by_hessian, parameter))(0.7)
     np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
