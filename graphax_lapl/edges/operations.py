@@ -88,7 +88,7 @@ class Einsum:
     """`out[output] = coefficient * sum(prod(reads))`, summed over all labels not in `output`.
 
     At most two reads. `sizes` gives the size of every label that occurs, as sorted pairs.
-    With `real`, the real part of the result is taken.
+    With `real`, the real part of the result is taken; with `whole`, it is not written out.
     """
 
     reads: tuple[Read, ...]
@@ -96,6 +96,7 @@ class Einsum:
     output: tuple[int, ...]
     coefficient: Number = 1
     real: bool = False
+    whole: bool = False
 
     @lazy
     def shape(self) -> tuple[int, ...]:
@@ -107,7 +108,7 @@ class Einsum:
     def written_out(self) -> bool:
         """Whether it is emitted as a few elementwise products instead of a product of matrices."""
         summed = {name for name, _ in self.sizes} - {*self.output}
-        if len(self.reads) != 2 or len(summed) != 1:
+        if self.whole or len(self.reads) != 2 or len(summed) != 1:
             return False
         first, second = (read.labels() for read in self.reads)
         (name,) = summed

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from ..edges.operations import Einsum
-from .instructions import Program
+from .instructions import EdgeInstruction, Program
 from .reassociation import Factor, Reassociation
 
-__all__ = ["weights_first"]
+__all__ = ["products_with_weights", "weights_first"]
 
 #: Numbers of the product that are scaled instead of the weights, for each number of these.
 MORE_SCALED = 2
@@ -58,3 +58,27 @@ class _WeightsFirst(Reassociation):
             return None
         numbers = [math.prod(sizes[name] for name in box) for box in (scaled, labels[weights])]
         return pairs if numbers[0] <= MORE_SCALED * numbers[1] else None
+
+
+def products_with_weights(program: Program, fixed: Collection[int]) -> Program:
+    """The program whose short products with a matrix that all samples share are products.
+
+    The batch gives them rows enough. Written out, such a product is a sum of outer products, and
+    the reverse pass of a training step keeps an array of the result's size for each of them.
+
+    Args:
+        program: the program.
+        fixed: slots that are the same for all samples.
+    """
+    instructions = list(program.instructions)
+    for place, made in enumerate(instructions):
+        operation = getattr(made, "operation", None)
+        if (
+            isinstance(made, EdgeInstruction)
+            and isinstance(operation, Einsum)
+            and operation.written_out
+            and [slot in fixed for slot in made.inputs].count(True) == 1
+            and not operation.reads[0].labels() & operation.reads[1].labels() & {*operation.output}
+        ):
+            instructions[place] = replace(made, operation=replace(operation, whole=True))
+    return replace(program, instructions=instructions)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from .common_scalings import scale_once
+from .common_weights import products_with_weights
 from .fixed_factors import take_out_fixed_factors
 from .instructions import Program
 from .joined_sums import join_sums
@@ -26,4 +27,5 @@ def tidied(program: Program, moving: Collection[int]) -> Program:
     scaled = scale_once(program.without_dead_code(None)).without_dead_code(None)
     joined = join_sums(numbers_outside_squares(reassociate(scaled)))
     tidy = share_permuted(take_out_fixed_factors(joined, moving))
-    return columns_first(contracted_last(tidy, tidy.unreached(moving)))
+    fixed = tidy.unreached(moving)
+    return columns_first(contracted_last(products_with_weights(tidy, fixed), fixed))

@@ -10,6 +10,7 @@ import pytest
 
 from graphax_lapl import divergence_ve, laplacian_ve, make_plan
 from graphax_lapl.edges.operations import Combine, Einsum
+from tests.checks import assert_same
 from tests.second_order.checks import check_second_order
 
 RNG = np.random.default_rng(11)
@@ -236,6 +237,35 @@ def test_few_outer_products_stay_a_sum():
     program = make_plan(energy, x, order="forward", kind="laplacian").program
     shapes = {program.slots[slot].shape for i in program.instructions for slot in i.outputs}
     assert max(np.prod(shape) for shape in shapes) < 6 * 7 * 20
+
+
+def test_short_products_with_weights_are_products_of_matrices():
+    """Four numbers a layer into few features: a batch has rows enough for a product."""
+    layers = [(RNG.normal(size=(4, 6)), RNG.normal(size=(6, 4))) for _ in range(3)]
+
+    def flow(layers, x):
+        left, right = x[:4], x[4:]
+        for first, last in layers:
+            change = jnp.tanh(left @ first) @ last
+            left, right = right * jnp.exp(jnp.tanh(change)) + change, left
+        return jnp.sum(jnp.sin(left) * right)
+
+    x = RNG.normal(size=8)
+    check_second_order(lambda x: flow(layers, x), x)
+    program = make_plan(lambda x: flow(layers, x), x, order="forward", kind="laplacian").program
+    products = [
+        i
+        for i in program.instructions
+        if isinstance(getattr(i, "operation", None), Einsum) and i.operation.whole
+    ]
+    assert products
+    assert not any(i.operation.written_out for i in products)
+
+    def loss(laplacian):
+        return jax.jit(jax.grad(lambda layers: laplacian(lambda x: flow(layers, x)) ** 2))(layers)
+
+    found = loss(lambda f: laplacian_ve(f)(x))
+    assert_same(found, loss(lambda f: jnp.trace(jax.hessian(f)(x))), tolerance=1e-9)
 
 
 @pytest.mark.parametrize(
