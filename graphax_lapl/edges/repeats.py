@@ -3,19 +3,24 @@
 A gather along the edges of a graph that meets a scatter along the same edges yields one entry per
 pair of edges, although there are only as many positions as pairs of nodes: a node with three
 neighbours is found three times. Every later product would be taken three times.
+Several factors that hold the pairs are multiplied and summed by position at once, if that is smaller
+than they are.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 
 import numpy as np
 
+from .contract import simplify
 from .draft import Draft, DraftFactor
 from .maps import IndexMap, from_values, label
 from .merge import Item
 from .operations import Einsum, Read, RecipeWriter
-from .terms import Factor
+from .terms import Factor, Term
 
 __all__ = ["add_repeats"]
 
@@ -33,28 +38,33 @@ def add_repeats(item: Item, writer: RecipeWriter) -> Item:
     for name in sorted(term.position_labels):
         maps = [axis for axis in (*term.out, *term.into) if name in axis.labels]
         holders = [n for n, factor in enumerate(term.factors) if name in factor.labels]
-        if len(holders) != 1 or any(len(axis.parts) > 1 or axis.is_affine for axis in maps):
+        if not holders or any(len(axis.parts) > 1 or axis.is_affine for axis in maps):
             continue
-        factor = term.factors[holders[0]]
-        places = [k for k, axis in enumerate(factor.axes) if name in axis.labels]
-        if factor.opaque or len(places) != 1 or len(factor.axes[places[0]].parts) > 1:
-            continue
-        found = _groups(tuple(maps), name, term.sizes[name])
+        places = [_place(term.factors[n], name) for n in holders]
+        found = None if None in places else _groups(tuple(maps), name, term.sizes[name])
         if found is None:
             continue
         unique, group, longest = found
+        if len(holders) > 1 and not _smaller(term, holders, name, len(unique)):
+            continue
         draft = Draft.of(term, operands)
-        _add(draft, draft.factors[holders[0]], places[0], name, group, longest, writer)
-        new = draft.fresh(len(unique))
+        new, member = draft.fresh(len(unique)), draft.fresh(longest)
+        for n, place in zip(holders, places, strict=True):
+            assert place is not None
+            held = draft.factors[n]
+            draft.factors[n] = _grouped(
+                draft, held, place, name, group, (new, member), len(holders) == 1, writer
+            )
         for axes in (draft.out, draft.into):
             for k, axis in enumerate(axes):
                 if name in axis.labels:
                     column = next(n for n, other in enumerate(maps) if other == axis)
                     axes[k] = from_values(new, unique[:, column])
-        held = draft.factors[holders[0]]
-        axes_of = tuple(a.renamed({name: new}) for a in held.factor.axes)
-        draft.factors[holders[0]] = DraftFactor(held.operand, Factor(axes_of, held.factor.shape))
         draft.forget(name)
+        if len(holders) == 1:
+            draft.forget(member)
+        else:
+            simplify(draft, writer)
         finished = draft.finish()
         assert finished is not None
         return add_repeats(finished, writer)
@@ -86,38 +96,72 @@ def _groups(
     return positions[first], group.ravel(), longest
 
 
-def _add(
+def _place(factor: Factor, name: int) -> int | None:
+    """The axis of a factor that a label runs along by itself."""
+    places = [k for k, axis in enumerate(factor.axes) if name in axis.labels]
+    if factor.opaque or len(places) != 1 or len(factor.axes[places[0]].parts) > 1:
+        return None
+    return places[0]
+
+
+def _smaller(term: Term, holders: Sequence[int], name: int, count: int) -> bool:
+    """Whether the product of several factors, summed by position, is less than what they hold."""
+    boxes = [{*term.factors[n].labels} - {name} for n in holders]
+    read = sum(term.sizes[name] * _numbers(term, box) for box in boxes)
+    return count * _numbers(term, set().union(*boxes)) <= WORTHWHILE * read
+
+
+def _numbers(term: Term, names: Collection[int]) -> int:
+    return math.prod(term.sizes[n] for n in names)
+
+
+def _grouped(
     draft: Draft,
     held: DraftFactor,
     place: int,
     name: int,
     group: np.ndarray,
-    longest: int,
+    labels: tuple[int, int],
+    alone: bool,
     writer: RecipeWriter,
-) -> None:
-    """Replace a factor by its sums over the groups of a label, which stay with the label's name."""
-    count, factor = int(group.max()) + 1, held.factor
+) -> DraftFactor:
+    """A factor whose entries along a label lie in groups, side by side.
+
+    Args:
+        draft: the term.
+        held: the factor.
+        place: the axis that the label runs along.
+        name: the label.
+        group: for every value of the label its group.
+        labels: the labels of groups, and of the members of one, in the place of it.
+        alone: whether no other factor holds the label: its groups are summed then.
+        writer: of the operations.
+    """
+    factor = held.factor
+    new, member = labels
+    count, longest = draft.sizes[new], draft.sizes[member]
     first = factor.axes[place].evaluate([name], draft.sizes)
     order = np.argsort(group, kind="stable")
     within = np.arange(len(group)) - np.searchsorted(group[order], group[order])
-    # Groups side by side; what is missing is read from beyond the array, where it is zero.
+    # What is missing is read from beyond the array, where it is zero.
     read = np.full((count, longest), factor.shape[place], np.int64)
     read[group[order], within] = first[order]
     sizes = {n: draft.sizes[n] for n in held.labels}
     sizes[name] = read.size
-    labels = draft.storage_order(held.labels)
+    kept = draft.storage_order(held.labels)
     axes: list[IndexMap] = list(factor.axes)
     axes[place] = from_values(name, read.ravel())
     sorted_ = Einsum(
-        (Read(tuple(axes), factor.conj),), tuple(sorted((n, sizes[n]) for n in labels)), labels
+        (Read(tuple(axes), factor.conj),), tuple(sorted((n, sizes[n]) for n in kept)), kept
     )
     operand = writer.add(sorted_, [held.operand])
-    member = max(draft.sizes) + 1
-    sizes = {**sizes, name: count, member: longest}
-    axis = label(name, longest).plus(label(member), sizes)
-    grouped = tuple(axis if n == name else label(n) for n in labels)
-    summed = Einsum((Read(grouped),), tuple(sorted(sizes.items())), labels)
+    split = label(new, longest).plus(label(member), draft.sizes)
+    shape = tuple(sizes[n] for n in kept)
+    grouped = tuple(split if n == name else label(n) for n in kept)
+    if not alone:
+        return DraftFactor(operand, Factor(grouped, shape))
+    output = tuple(new if n == name else n for n in kept)
+    sizes = {**{n: sizes[n] for n in kept if n != name}, new: count, member: longest}
+    summed = Einsum((Read(grouped),), tuple(sorted(sizes.items())), output)
     operand = writer.add(summed, [operand])
-    position = draft.factors.index(held)
-    shape = tuple(count if n == name else sizes[n] for n in labels)
-    draft.factors[position] = DraftFactor(operand, Factor(tuple(map(label, labels)), shape))
+    return DraftFactor(operand, Factor(tuple(map(label, output)), tuple(sizes[n] for n in output)))

@@ -59,6 +59,33 @@ def test_one_entry_per_position(name, order):
     assert entries(fun, x, order) == np.count_nonzero(expected)
 
 
+def parallel_edges(count: int):
+    """A ring in which each edge has parallel ones, with features of the distance of their own."""
+    sources = np.arange(6).repeat(count)
+    targets, weights = (sources + 1) % 6, numbers(6 * count, 8)
+
+    def fun(x):
+        squares = jnp.sum((x[sources] - x[targets]) ** 2, -1)
+        return jnp.zeros((6, 8)).at[targets].add(jnp.sin(squares[:, None] * weights))
+
+    return fun
+
+
+@pytest.mark.parametrize("order", ["forward", "reverse"])
+def test_outer_products_are_added_by_position(order):
+    """Two factors hold the edges; their product, summed, is less than what they hold."""
+    x = jnp.asarray(numbers(6, 3))
+    for count, together in ((6, True), (2, False)):
+        fun = parallel_edges(count)
+        expected = jax.jacfwd(fun)(x)
+        assert_same(jacve(fun, order=order)(x), expected)
+        assert_same(jacve(fun, order=order, sparse_representation=True)(x).todense(), expected)
+        assert (entries(fun, x, order) == np.count_nonzero(expected)) == together
+    energy = lambda x: jnp.sum(jnp.cos(parallel_edges(6)(x)) ** 2)  # noqa: E731
+    hessian = jax.hessian(energy)(x).reshape(x.size, x.size)
+    assert_same(laplacian_ve(energy, order=order)(x), jnp.trace(hessian))
+
+
 @pytest.mark.parametrize("name", EDGES)
 @pytest.mark.parametrize("order", ["forward", "reverse", "auto"])
 def test_laplacian_of_messages(name, order):
