@@ -3,8 +3,8 @@
 A gather along the edges of a graph that meets a scatter along the same edges yields one entry per
 pair of edges, although there are only as many positions as pairs of nodes: a node with three
 neighbours is found three times. Every later product would be taken three times.
-Several factors that hold the pairs are multiplied and summed by position at once, if that is smaller
-than they are.
+Several factors that hold the pairs are multiplied and summed by position at once, where that is
+smaller than they are.
 """
 
 from __future__ import annotations
