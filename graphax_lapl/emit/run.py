@@ -40,7 +40,7 @@ from .opaque import (
     second_derivative,
     written_together,
 )
-from .products import matrix_product, vector_first
+from .products import matrix_product, sum_with_weights, vector_first
 from .recipes import operate
 from .regions import Body, evaluated, sum_of_products, summed
 from .rows import row_hessian
@@ -129,7 +129,11 @@ def run_program(program: Program, inputs: Sequence[Any], holding: Holding = _NOT
             elif k in totals:
                 results = [_total(instruction, totals[k], slots, holding, dot)]
             elif not holding.numbers.isdisjoint(instruction.outputs):
-                results = _execute(instruction, values, dot, of_numbers)
+                own = [view.labels() for view in instruction.operation.reads]
+                if own[0] == own[1]:
+                    results = _execute(instruction, values, dot, of_numbers)
+                else:
+                    results = [sum_with_weights(instruction.operation, values)]
             elif k in products and len(values) == 2:
                 results = [_product(instruction, products[k], slots)]
             else:

@@ -12,6 +12,7 @@ from .orientation import columns_first, contracted_last
 from .permutations import share_permuted
 from .reassociation import reassociate
 from .squares import numbers_outside_squares
+from .summed_layers import sum_layers
 
 __all__ = ["tidied"]
 
@@ -25,5 +26,6 @@ def tidied(program: Program, moving: Collection[int]) -> Program:
     """
     scaled = scale_once(program.without_dead_code(None)).without_dead_code(None)
     joined = join_sums(numbers_outside_squares(reassociate(scaled)))
-    tidy = share_permuted(take_out_fixed_factors(joined, moving))
+    apart = sum_layers(take_out_fixed_factors(joined, moving), moving)
+    tidy = share_permuted(apart)
     return columns_first(contracted_last(tidy, tidy.unreached(moving)))
