@@ -17,7 +17,7 @@ from ..edges.operations import Einsum
 from .arrays import SMALL_PRODUCT, read, scaled
 from .holding import BARRIERS_STAND, held, linear_barrier, tangents_held
 
-__all__ = ["matrix_product", "sum_with_weights", "vector_first"]
+__all__ = ["as_exact", "matrix_product", "sum_with_weights", "vector_first"]
 
 Dimensions = Any
 
@@ -83,7 +83,7 @@ def matrix_product(
     """
     contracting, (batch, _) = dimension_numbers
     summed = len(contracting[0])
-    if numbers_summed and left.ndim == right.ndim == summed and _as_exact(left, right):
+    if numbers_summed and left.ndim == right.ndim == summed and as_exact(left, right):
         order = [contracting[1][contracting[0].index(axis)] for axis in range(summed)]
         number: Array = _sum_of_products(left, lax.transpose(right, order))
         return number
@@ -108,7 +108,7 @@ def matrix_product(
     return result
 
 
-def _as_exact(left: Array, right: Array) -> bool:
+def as_exact(left: Array, right: Array) -> bool:
     """Whether a sum of products is as exact as a dot product."""
     return left.dtype == right.dtype and left.dtype in (jnp.float32, jnp.float64)
 

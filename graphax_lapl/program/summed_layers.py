@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
+import numpy as np
+
 from ..edges.operations import Einsum
 from .fixed_factors import plain_labels
 from .instructions import EdgeInstruction, Instruction, Program
@@ -12,6 +14,9 @@ from .repetition import behind_layers
 from .rewriting import Rewriting
 
 __all__ = ["sum_layers"]
+
+#: A sum in these is as exact as a product of matrices.
+EXACT = frozenset({np.dtype(np.float32), np.dtype(np.float64)})
 
 
 def sum_layers(program: Program, moving: Collection[int]) -> Program:
@@ -58,7 +63,12 @@ class _LayerSums(Rewriting):
             return [root]
         types = {self.slots[s].dtype for s in (*maker.inputs, slot, *root.outputs)}
         rows = [place for place, s in enumerate(maker.inputs) if s not in self.fixed]
-        if len(types) > 1 or len(rows) != 1 or self.layers.isdisjoint(maker.inputs):
+        if (
+            len(types) > 1
+            or types.isdisjoint(EXACT)
+            or len(rows) != 1
+            or self.layers.isdisjoint(maker.inputs)
+        ):
             return [root]
         weights = operation.reads[1 - rows[0]].labels()
         if not self.is_whole(operation, rows[0], maker.inputs[rows[0]]):
