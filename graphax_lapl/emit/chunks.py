@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from .innermost import batched_first
@@ -43,16 +44,19 @@ def in_chunks(form: Run, types: Any, own: Sequence[bool], size: int, chunk: int)
         )
 
     def run(inputs: Sequence[Any]) -> Any:
-        def step(number: Any, results: Any) -> Any:
-            start = lax.min(number * chunk, size - chunk)
-            return jax.tree.map(
+        def step(state: tuple[Any, Any]) -> tuple[Any, Any]:
+            start, results = state
+            results = jax.tree.map(
                 lambda result, found: lax.dynamic_update_slice_in_dim(result, found, start, 0),
                 results,
                 part(inputs, start),
             )
+            return start + chunk, results
 
+        # Slices move a start that lies too far to the last one by themselves, and only of a signed
+        # one they ask whether it counts from the end: the counter needs no kernel but its sum.
         empty = jax.tree.map(lambda t: jnp.zeros((size, *t.shape), t.dtype), types)
-        return lax.fori_loop(0, -(-size // chunk), step, empty)
+        return lax.while_loop(lambda state: state[0] < size, step, (np.uint32(0), empty))[1]
 
     return run
 

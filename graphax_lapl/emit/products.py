@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -13,10 +13,11 @@ from jax import Array, lax
 from jax.custom_batching import custom_vmap
 from jax.custom_derivatives import SymbolicZero, zero_from_primal
 
-from .arrays import SMALL_PRODUCT
-from .holding import BARRIERS_STAND, linear_barrier, tangents_held
+from ..edges.operations import Einsum
+from .arrays import SMALL_PRODUCT, read, scaled
+from .holding import BARRIERS_STAND, held, linear_barrier, tangents_held
 
-__all__ = ["matrix_product", "vector_first"]
+__all__ = ["as_exact", "matrix_product", "sum_with_weights", "vector_first"]
 
 Dimensions = Any
 
@@ -82,7 +83,7 @@ def matrix_product(
     """
     contracting, (batch, _) = dimension_numbers
     summed = len(contracting[0])
-    if numbers_summed and left.ndim == right.ndim == summed and _as_exact(left, right):
+    if numbers_summed and left.ndim == right.ndim == summed and as_exact(left, right):
         order = [contracting[1][contracting[0].index(axis)] for axis in range(summed)]
         number: Array = _sum_of_products(left, lax.transpose(right, order))
         return number
@@ -107,19 +108,40 @@ def matrix_product(
     return result
 
 
-def _as_exact(left: Array, right: Array) -> bool:
+def as_exact(left: Array, right: Array) -> bool:
     """Whether a sum of products is as exact as a dot product."""
     return left.dtype == right.dtype and left.dtype in (jnp.float32, jnp.float64)
 
 
+def sum_with_weights(operation: Einsum, operands: Sequence[Array]) -> Array:
+    """The sum of all products of rows with weights that are the same for every row.
+
+    The rows are in memory before: the library that sums evaluates what it finds in front of a sum
+    together with it, exponentials and quotients of all layers more slowly than XLA's loops do.
+    """
+    sizes = dict(operation.sizes)
+    views = [read(x, own, sizes) for x, own in zip(operands, operation.reads, strict=True)]
+    (rows, names), (weights, own) = sorted(views, key=lambda view: -len(view[1]))
+    places = [names.index(name) for name in own]
+    weights = lax.transpose(weights, sorted(range(len(own)), key=places.__getitem__))
+    weights = lax.expand_dims(weights, [k for k in range(len(names)) if k not in places])
+    return scaled(_sum_of_products(held(rows), weights), operation.coefficient)
+
+
 @jax.custom_jvp
 def _sum_of_products(left: Array, right: Array) -> Array:
-    """The dot product of two arrays of one shape, as a sum.
+    """The dot product of two arrays, as a sum; axes of length one are repeated.
 
     XLA's library takes a sum with what is summed, also where one array is shared by a batch. A
     product of a matrix and a vector is a kernel to compile instead, and one for each derivative.
     """
-    return lax.reduce_sum(lax.mul(left, right), range(left.ndim))
+    return _summed(left, right)
+
+
+def _summed(left: Array, right: Array) -> Array:
+    shape = jnp.broadcast_shapes(left.shape, right.shape)
+    repeated = [jnp.broadcast_to(x, shape) for x in (left, right)]
+    return lax.reduce_sum(lax.mul(*repeated), range(len(shape)))
 
 
 def _of_sum(primals: tuple[Array, Array], tangents: tuple[Any, Any]) -> tuple[Array, Any]:
@@ -134,7 +156,7 @@ def _of_sum(primals: tuple[Array, Array], tangents: tuple[Any, Any]) -> tuple[Ar
             continue
         if BARRIERS_STAND:
             tangent, other = linear_barrier(tangent), linear_barrier(other)
-        part = lax.reduce_sum(lax.mul(tangent, other), range(other.ndim))
+        part = _summed(tangent, other)
         parts.append(linear_barrier(part) if BARRIERS_STAND and not parts else part)
     if not parts:
         return out, zero_from_primal(out, symbolic_zeros=True)

@@ -40,7 +40,7 @@ from .opaque import (
     second_derivative,
     written_together,
 )
-from .products import matrix_product, vector_first
+from .products import as_exact, matrix_product, sum_with_weights, vector_first
 from .recipes import operate
 from .regions import Body, evaluated, sum_of_products, summed
 from .rows import row_hessian
@@ -129,7 +129,7 @@ def run_program(program: Program, inputs: Sequence[Any], holding: Holding = _NOT
             elif k in totals:
                 results = [_total(instruction, totals[k], slots, holding, dot)]
             elif not holding.numbers.isdisjoint(instruction.outputs):
-                results = _execute(instruction, values, dot, of_numbers)
+                results = _number(instruction, values, of_numbers)
             elif k in products and len(values) == 2:
                 results = [_product(instruction, products[k], slots)]
             else:
@@ -188,6 +188,17 @@ def _product(instruction: Any, expression: int, slots: Sequence[Any]) -> Array:
     factor = second if first == expression else first
     total = sum_of_products(slots[expression], slots[factor])
     return scaled(total, instruction.operation.coefficient)
+
+
+def _number(
+    instruction: Any, values: Sequence[Array], of_numbers: Callable[..., Array]
+) -> Sequence[Array]:
+    """A number behind layers: a dot product, or rows times weights, summed."""
+    operation = instruction.operation
+    first, second = (view.labels() for view in operation.reads)
+    if (first < second or second < first) and not operation.real and as_exact(*values):
+        return [sum_with_weights(operation, values)]
+    return [operate(operation, values, instruction.dtype, of_numbers)]
 
 
 def _scaled_rows(

@@ -13,6 +13,7 @@ from .orientation import columns_first, contracted_last
 from .permutations import share_permuted
 from .reassociation import reassociate
 from .squares import numbers_outside_squares
+from .summed_layers import sum_layers
 
 __all__ = ["tidied"]
 
@@ -26,6 +27,7 @@ def tidied(program: Program, moving: Collection[int]) -> Program:
     """
     scaled = scale_once(program.without_dead_code(None)).without_dead_code(None)
     joined = join_sums(numbers_outside_squares(reassociate(scaled)))
-    tidy = share_permuted(take_out_fixed_factors(joined, moving))
+    apart = sum_layers(take_out_fixed_factors(joined, moving), moving)
+    tidy = share_permuted(apart)
     fixed = tidy.unreached(moving)
     return columns_first(contracted_last(products_with_weights(tidy, fixed), fixed))
