@@ -38,7 +38,7 @@ class _WeightsFirst(Reassociation):
         sizes = dict(operation.sizes)
         weights = given.index(True)
         first, second = (k for k in range(3) if k != weights)
-        labels = [factor.read.labels() for factor in factors]
+        labels = [factor.read.labels for factor in factors]
         # The vector is the one that only holds labels of the weights.
         vector, matrix = (first, second) if labels[first] < labels[weights] else (second, first)
         kept = {*operation.output}

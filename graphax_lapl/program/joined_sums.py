@@ -152,7 +152,7 @@ def _summed_axes(operation: Operation) -> Axes | None:
     if not isinstance(operation, Einsum) or operation.real:
         return None
     sizes = dict(operation.sizes)
-    if len(operation.output) == len(sizes) or any(r.labels() != {*sizes} for r in operation.reads):
+    if len(operation.output) == len(sizes) or any(r.labels != {*sizes} for r in operation.reads):
         return None
     places = {name: place for place, name in enumerate(operation.output)}
     return tuple((sizes[name], places.get(name)) for name in _order(operation))

@@ -99,7 +99,7 @@ def _is_sum(instruction: Instruction, program: Program, products: bool) -> bool:
     operation = getattr(instruction, "operation", None)
     if not isinstance(operation, Einsum) or not _reads_whole(operation):
         return False
-    reads = [read.labels() for read in operation.reads]
+    reads = [read.labels for read in operation.reads]
     # As `emit/arrays.py` writes it: products of matrices and vectors are no sums.
     together = (
         (products and operation.output)
@@ -114,7 +114,7 @@ def _is_matrix_product(instruction: Instruction) -> bool:
     if isinstance(instruction, PrimalInstruction):
         return instruction.equation.name == "dot_general"
     reads = getattr(instruction, "operation", None)
-    return isinstance(reads, Einsum) and len({frozenset(r.labels()) for r in reads.reads}) > 1
+    return isinstance(reads, Einsum) and len({r.labels for r in reads.reads}) > 1
 
 
 def _primitives(instruction: Instruction, program: Program) -> list[str] | None:
@@ -139,7 +139,7 @@ def _reads_whole(operation: Einsum) -> bool:
     """Whether every operand is read entry by entry, with a label of its own for each axis read."""
     for read in operation.reads:
         axes = [axis for axis in read.axes if axis.parts]
-        if len(read.labels()) != len(axes) or any(axis.offset for axis in read.axes):
+        if len(read.labels) != len(axes) or any(axis.offset for axis in read.axes):
             return False
         if any([stride for _, stride in axis.parts] != [1] for axis in axes):
             return False
