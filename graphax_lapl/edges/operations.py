@@ -113,13 +113,17 @@ class Einsum:
         return tuple([sizes[name] for name in self.output])
 
     @lazy
+    def summed(self) -> frozenset[int]:
+        """Labels that the result lacks."""
+        return frozenset([name for name, _ in self.sizes]).difference(self.output)
+
+    @lazy
     def written_out(self) -> bool:
         """Whether it is emitted as a few elementwise products instead of a product of matrices."""
-        summed = {name for name, _ in self.sizes} - {*self.output}
-        if len(self.reads) != 2 or len(summed) != 1:
+        if len(self.reads) != 2 or len(self.summed) != 1:
             return False
         first, second = (read.labels for read in self.reads)
-        (name,) = summed
+        (name,) = self.summed
         return (
             name in first & second
             and dict(self.sizes)[name] <= FEW_TERMS

@@ -311,7 +311,7 @@ class Structure:
 
 
 _Key = tuple[tuple[int, ...], tuple[int, ...], tuple[Term, ...], bool, bool]
-#: Forgets what nothing else holds; what is alive must stay, since equal ones are compared by identity.
+#: Forgets what nothing else holds. What is alive must stay: it is compared by identity.
 _interned: WeakValueDictionary[_Key, Structure] = WeakValueDictionary()
 
 

@@ -50,7 +50,7 @@ class Slot:
     dtype: Any
     array: bool = True
 
-    @property
+    @lazy
     def bytes(self) -> int:
         """Bytes of the array."""
         return math.prod(self.shape) * int(getattr(self.dtype, "itemsize", 4)) * self.array

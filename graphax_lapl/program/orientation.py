@@ -110,7 +110,7 @@ def _wanted(operation: Einsum, read: Read) -> tuple[int, ...] | None:
     Stable: axes about which it has no wish stay as they are.
     """
     axes = range(len(read.axes))
-    summed = {name for name, _ in operation.sizes} - {*operation.output}
+    summed = operation.summed
     if not summed:
         if not all(_plain(axis) for axis in read.axes):
             return None
@@ -347,10 +347,9 @@ def _has_rows_first(instruction: EdgeInstruction, program: Program) -> bool:
     if not isinstance(operation, Einsum) or given.count(True) != 1:
         return False
     rows = operation.reads[given.index(False)].labels
-    summed = {name for name, _ in operation.sizes} - {*operation.output}
     last = operation.reads[given.index(False)].axes[-1]
     first = [name in rows for name in operation.output]
-    return first == sorted(first, reverse=True) and not summed.isdisjoint(last.labels)
+    return first == sorted(first, reverse=True) and not operation.summed.isdisjoint(last.labels)
 
 
 def _turned(block: Block, products: dict[int, int], program: Program) -> Block:

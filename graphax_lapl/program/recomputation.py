@@ -93,7 +93,7 @@ def _own_work(instruction: Instruction, program: Program) -> int:
     if isinstance(operation, Einsum) and operation.written_out:
         return LONG
     if isinstance(operation, Einsum):
-        return 0 if {n for n, _ in operation.sizes} - {*operation.output} else 1
+        return 0 if operation.summed else 1
     if isinstance(instruction, RowHessianInstruction):
         return 2 * LONG
     primitives = _primitives(instruction, program)

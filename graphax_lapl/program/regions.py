@@ -92,12 +92,12 @@ def regions(program: Program) -> dict[int, Region]:
 
 
 def sine_name(instruction: Instruction) -> str | None:
-    """The primitive that an instruction evaluates, as long as nobody asks for an accuracy."""
+    """Of what sines are, the primitive of an instruction, unless someone asks for an accuracy."""
     if isinstance(instruction, LocalInstruction):
         return PRIMITIVE_PARTIALS.get(instruction.local.fun)
     if isinstance(instruction, PrimalInstruction):
-        plain = all(parameter is None for parameter in instruction.equation.params.values())
-        return instruction.equation.name if plain else None
+        name, params = instruction.equation.name, instruction.equation.params
+        return name if name in SINES and all(p is None for p in params.values()) else None
     return None
 
 

@@ -61,13 +61,13 @@ class _Squares:
             key, names = self.key(operation, instruction.inputs, slot)
             self.known.setdefault(key, (slot, names))
         result: list[Instruction] = []
-        for instruction in self.program.instructions:
-            if not instruction.outputs or instruction.outputs[0] not in products:
-                result.append(instruction)
+        for step in self.program.instructions:
+            if not step.outputs or step.outputs[0] not in products:
+                result.append(step)
                 continue
-            product, operation = products[instruction.outputs[0]]
-            result += self.of_square(product, operation) or [product]
-            self.look_at(product, operation)
+            instruction, operation = products[step.outputs[0]]
+            result += self.of_square(instruction, operation) or [instruction]
+            self.look_at(instruction, operation)
         if not self.found:
             return self.program
         return replace(self.program, instructions=result).without_dead_code(None)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container
+from functools import lru_cache
 
 import jax
 
@@ -77,8 +78,9 @@ def _ends_of_sums(program: Program, results: Container[int]) -> frozenset[int]:
     made: set[int] = set()
     found = []
     for place, instruction in enumerate(program.instructions):
+        alone = [s for s in instruction.outputs if readers[s] == 1 and s not in results]
         if _is_sum(instruction, program, True) and not _is_matrix_product(instruction):
-            made.update(instruction.outputs)
+            made.update(alone)
         elif (
             (behind := made.intersection(instruction.inputs))
             and _primitives(instruction, program)
@@ -86,8 +88,7 @@ def _ends_of_sums(program: Program, results: Container[int]) -> frozenset[int]:
             in {program.slots[slot].shape for slot in behind}
         ):
             found.append(place)
-            made.update(instruction.outputs)
-        made = {slot for slot in made if readers[slot] == 1 and slot not in results}
+            made.update(alone)
     return frozenset(found)
 
 
@@ -135,6 +136,7 @@ def _primitives(instruction: Instruction, program: Program) -> list[str] | None:
     return names if names and INSIDE.issuperset(names) else None
 
 
+@lru_cache(maxsize=1 << 12)
 def _reads_whole(operation: Einsum) -> bool:
     """Whether every operand is read entry by entry, with a label of its own for each axis read."""
     for read in operation.reads:
