@@ -83,7 +83,7 @@ class Draft:
     @property
     def position_labels(self) -> set[int]:
         """Labels that occur in output or input maps."""
-        return {name for axis in [*self.out, *self.into] for name in axis.labels}
+        return {name for axis in [*self.out, *self.into] for name, _ in axis.parts}
 
     def storage_order(self, labels: Collection[int]) -> tuple[int, ...]:
         """Labels as the axes of a product, see `storage_order`."""
@@ -212,18 +212,15 @@ class Draft:
         axes = [*self.out, *self.into]
         for item in self.factors:
             axes += item.factor.axes
-        names = _by_appearance(axes)
-        for axis in axes:
-            parts = axis.parts
-            if parts and (len(parts) > 1 or (isinstance(parts[0][1], int) and parts[0][1] < 0)):
-                return names, False
-        return names, True
+        return _by_appearance(axes), all([axis.ascends for axis in axes])
 
     def drop_trivial_labels(self) -> None:
         """Fold labels that select nothing into the coefficient, and labels of size one away."""
         if not self.sizes:
             return
         used = self.position_labels.union(*[f.factor.labels for f in self.factors])
+        if len(used) == len(self.sizes) and 1 not in self.sizes.values():
+            return
         for name, size in list(self.sizes.items()):
             if name not in used:
                 self.coefficient = self.coefficient * size
@@ -354,6 +351,5 @@ def _by_appearance(axes: Iterable[IndexMap]) -> dict[int, int]:
         if len(axis.parts) > 1:
             parts = sorted(parts, key=lambda p: -abs(p[1]) if isinstance(p[1], int) else 0)
         for name, _ in parts:
-            if name not in names:
-                names[name] = len(names)
+            names.setdefault(name, len(names))
     return names

@@ -74,6 +74,14 @@ class IndexMap:
         """Whether the map is one label, as it is."""
         return self.offset == 0 and len(self.parts) == 1 and self.parts[0][1] == 1
 
+    @lazy
+    def ascends(self) -> bool:
+        """Whether it is a position, or one label that no negative stride belongs to."""
+        if len(self.parts) != 1:
+            return not self.parts
+        part = self.parts[0][1]
+        return not isinstance(part, int) or part > 0
+
     def stride(self, name: int) -> int | None:
         """The stride of label `name`: 0 where absent, None where it goes through a table."""
         for other, part in self.parts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from ..edges.maps import label
 from ..edges.operations import Combine, Einsum, Operation, Read
@@ -147,6 +148,7 @@ def _order(operation: Einsum) -> tuple[int, ...]:
     return tuple(dict.fromkeys(name for axis in operation.reads[0].axes for name in axis.labels))
 
 
+@lru_cache(maxsize=1 << 12)
 def _summed_axes(operation: Operation) -> Axes | None:
     """The axes of a sum over entries that all operands have; None for other operations."""
     if not isinstance(operation, Einsum) or operation.real:
