@@ -115,13 +115,10 @@ def _cosh(x: Array) -> Array:
 
 
 def _number(value: float, like: Array) -> Any:
-    """A number of an array's dtype; an operator would trace a jitted function for each shape."""
+    """A number of an array's type; an operator would trace a jitted function for each shape."""
+    if getattr(like, "weak_type", False):
+        return lax.full_like(like, value, shape=())
     return like.dtype.type(value)
-
-
-def _product(x: Array, y: Array) -> Array:
-    """`x * y` of operands that may have to be repeated."""
-    return lax.mul(x, y) if x.shape == y.shape else x * y
 
 
 def reciprocal(x: Array) -> Array:
@@ -149,11 +146,11 @@ def _one_plus(x: Array) -> Array:
 
 
 def _tanh_slope(out: Array) -> Array:
-    return _one_minus(lax.mul(out, out))
+    return _one_minus(out * out)
 
 
 def _logistic_slope(out: Array) -> Array:
-    return lax.mul(out, _one_minus(out))
+    return out * _one_minus(out)
 
 
 def _one_minus_twice(out: Array) -> Array:
@@ -161,7 +158,7 @@ def _one_minus_twice(out: Array) -> Array:
 
 
 def _bell(number: float, x: Array) -> Array:
-    return lax.mul(_number(number, x), lax.exp(lax.neg(lax.mul(x, x))))
+    return lax.mul(_number(number, x), lax.exp(lax.neg(x * x)))
 
 
 #: Partials that are primitives: where the function evaluates one on the same operand, so be it.
@@ -199,16 +196,16 @@ defelementwise("mul", "y", "x")
 defelementwise("exp", "out")
 defelementwise("sin", _cos)
 defelementwise("cos", (-1, _sin))
-defelementwise("tan", lambda out: _one_plus(lax.mul(out, out)))
+defelementwise("tan", lambda out: _one_plus(out * out))
 defelementwise("tanh", _tanh_slope)
 defelementwise("sinh", _cosh)
 defelementwise("cosh", _sinh)
-defelementwise("asin", lambda x: lax.rsqrt(_one_minus(lax.mul(x, x))))
-defelementwise("acos", lambda x: lax.neg(lax.rsqrt(_one_minus(lax.mul(x, x)))))
-defelementwise("atan", lambda x: reciprocal(_one_plus(lax.mul(x, x))))
+defelementwise("asin", lambda x: lax.rsqrt(_one_minus(x * x)))
+defelementwise("acos", lambda x: lax.neg(lax.rsqrt(_one_minus(x * x))))
+defelementwise("atan", lambda x: reciprocal(_one_plus(x * x)))
 defelementwise("asinh", lambda x: lax.rsqrt(x * x + 1))
 defelementwise("acosh", _acosh_slope)
-defelementwise("atanh", lambda x: reciprocal(lax.mul(_one_minus(x), _one_plus(x))))
+defelementwise("atanh", lambda x: reciprocal(_one_minus(x) * _one_plus(x)))
 defelementwise("log", reciprocal)
 defelementwise("log1p", lambda x: reciprocal(_one_plus(x)))
 defelementwise("expm1", lambda out: lax.add(out, _number(1, out)))
@@ -267,7 +264,7 @@ def _div(site: Site, i: int, k: int) -> list[Piece]:
 def minus_quotient(out: Array, y: Array) -> Array:
     """The partial of a quotient with respect to the denominator."""
     # By the reciprocal, which is the other partial: divisions are kept in memory by XLA.
-    return _product(lax.neg(out), reciprocal(y))
+    return lax.neg(out) * reciprocal(y)
 
 
 @defrule("integer_pow", "square")
