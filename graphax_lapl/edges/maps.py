@@ -69,6 +69,11 @@ class IndexMap:
         """Whether no part is a table."""
         return all(isinstance(part, int) for _, part in self.parts)
 
+    @lazy
+    def is_label(self) -> bool:
+        """Whether the map is one label, as it is."""
+        return self.offset == 0 and len(self.parts) == 1 and self.parts[0][1] == 1
+
     def stride(self, name: int) -> int | None:
         """The stride of label `name`: 0 where absent, None where it goes through a table."""
         for other, part in self.parts:

@@ -78,9 +78,18 @@ class Read:
     axes: tuple[IndexMap, ...]
     conj: bool = False
 
-    def labels(self) -> set[int]:
+    @lazy
+    def labels(self) -> frozenset[int]:
         """Labels that the read depends on."""
-        return {name for axis in self.axes for name in axis.labels}
+        return frozenset([name for axis in self.axes for name in axis.labels])
+
+    @lazy
+    def plain_labels(self) -> tuple[int, ...] | None:
+        """The labels of the axes of an operand that is read entry by entry."""
+        if self.conj or not all([axis.is_label for axis in self.axes]):
+            return None
+        names = tuple([axis.parts[0][0] for axis in self.axes])
+        return names if len({*names}) == len(names) else None
 
 
 @immutable
@@ -104,14 +113,18 @@ class Einsum:
         sizes = dict(self.sizes)
         return tuple([sizes[name] for name in self.output])
 
-    @property
+    @lazy
+    def summed(self) -> frozenset[int]:
+        """Labels that the result lacks."""
+        return frozenset([name for name, _ in self.sizes]).difference(self.output)
+
+    @lazy
     def written_out(self) -> bool:
         """Whether it is emitted as a few elementwise products instead of a product of matrices."""
-        summed = {name for name, _ in self.sizes} - {*self.output}
-        if self.whole or len(self.reads) != 2 or len(summed) != 1:
+        if self.whole or len(self.reads) != 2 or len(self.summed) != 1:
             return False
-        first, second = (read.labels() for read in self.reads)
-        (name,) = summed
+        first, second = (read.labels for read in self.reads)
+        (name,) = self.summed
         return (
             name in first & second
             and dict(self.sizes)[name] <= FEW_TERMS
@@ -123,9 +136,9 @@ class Einsum:
     def cost(self) -> Cost:
         """Counted cost: one multiplication per assignment of the labels where two factors meet."""
         sizes = dict(self.sizes)
-        read = [math.prod(sizes[n] for n in r.labels()) for r in self.reads]
+        read = [math.prod(sizes[n] for n in r.labels) for r in self.reads]
         out = math.prod(self.shape)
-        joint = set().union(*(r.labels() for r in self.reads))
+        joint = set().union(*(r.labels for r in self.reads))
         meetings = math.prod(sizes[n] for n in joint)
         scaling = 0 if abs(self.coefficient) == 1 else out
         return Cost(

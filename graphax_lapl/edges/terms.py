@@ -29,6 +29,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
+from weakref import WeakValueDictionary
 
 from .maps import IndexMap, renamed
 from .masks import Limit
@@ -258,7 +259,15 @@ class Structure:
         factors: the factors of all terms in order: one slot each.
     """
 
-    __slots__ = ("complex_in", "complex_out", "factors", "in_shape", "out_shape", "terms")
+    __slots__ = (
+        "__weakref__",
+        "complex_in",
+        "complex_out",
+        "factors",
+        "in_shape",
+        "out_shape",
+        "terms",
+    )
 
     def __init__(
         self,
@@ -302,7 +311,8 @@ class Structure:
 
 
 _Key = tuple[tuple[int, ...], tuple[int, ...], tuple[Term, ...], bool, bool]
-_interned: dict[_Key, Structure] = {}
+#: Forgets what nothing else holds. What is alive must stay: it is compared by identity.
+_interned: WeakValueDictionary[_Key, Structure] = WeakValueDictionary()
 
 
 def intern_structure(

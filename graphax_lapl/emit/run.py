@@ -195,7 +195,7 @@ def _number(
 ) -> Sequence[Array]:
     """A number behind layers: a dot product, or rows times weights, summed."""
     operation = instruction.operation
-    first, second = (view.labels() for view in operation.reads)
+    first, second = (view.labels for view in operation.reads)
     if (first < second or second < first) and not operation.real and as_exact(*values):
         return [sum_with_weights(operation, values)]
     return [operate(operation, values, instruction.dtype, of_numbers)]

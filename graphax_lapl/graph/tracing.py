@@ -335,20 +335,20 @@ def _parameter_name(fun: Callable[..., Any], position: int) -> str:
 
 
 def _check_inputs(arg: Any, position: int, fun: Callable[..., Any], name: str) -> None:
-    where = _parameter_name(fun, position)
-    leaves = tree_util.tree_flatten_with_path(arg)[0]
-    for path, leaf in leaves:
-        place = f"{where}{tree_util.keystr(path)}"
+    def place(path: Any) -> str:
+        return f"{_parameter_name(fun, position)}{tree_util.keystr(path)}"
+
+    for path, leaf in tree_util.tree_flatten_with_path(arg)[0]:
         if not (_is_array(leaf) or isinstance(leaf, bool | int | float | complex)):
             raise InvalidTypeError(
-                f"{place} of {name} must be an array or a number, got {type(leaf).__name__}. "
+                f"{place(path)} of {name} must be an array or a number, got {type(leaf).__name__}. "
                 "Choose another argnums, or pass it as another argument."
             )
         dtype = getattr(leaf, "dtype", None) or np.asarray(leaf).dtype
         if not dtypes.issubdtype(dtype, np.inexact):
             raise InvalidTypeError(
-                f"{place} of {name} has dtype {dtype}; derivatives are taken with respect to real "
-                "or complex floating-point inputs only. Convert it (for example with "
+                f"{place(path)} of {name} has dtype {dtype}; derivatives are taken with respect to "
+                "real or complex floating-point inputs only. Convert it (for example with "
                 "jnp.asarray(x, float)), or leave it out of argnums."
             )
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from ..edges.maps import label
 from ..edges.operations import Combine, Einsum, Read
 from ..edges.terms import Number
-from .fixed_factors import plain_labels
 from .instructions import EdgeInstruction, Instruction, Program, Slot
 from .rewriting import Rewriting
 
@@ -92,7 +91,7 @@ class _Scalings(Rewriting):
             renamed = dict(zip(operation.output, names, strict=True))
             found: list[Array] = []
             for own, read in zip(maker.inputs, operation.reads, strict=True):
-                labels = plain_labels(read)
+                labels = read.plain_labels
                 sizes = dict(operation.sizes)
                 if labels is None or self.slots[own].shape != tuple(sizes[n] for n in labels):
                     return

@@ -38,7 +38,7 @@ class _WeightsFirst(Reassociation):
         sizes = dict(operation.sizes)
         weights = given.index(True)
         first, second = (k for k in range(3) if k != weights)
-        labels = [factor.read.labels() for factor in factors]
+        labels = [factor.read.labels for factor in factors]
         # The vector is the one that only holds labels of the weights.
         vector, matrix = (first, second) if labels[first] < labels[weights] else (second, first)
         kept = {*operation.output}
@@ -78,7 +78,7 @@ def products_with_weights(program: Program, fixed: Collection[int]) -> Program:
             and isinstance(operation, Einsum)
             and operation.written_out
             and [slot in fixed for slot in made.inputs].count(True) == 1
-            and not operation.reads[0].labels() & operation.reads[1].labels() & {*operation.output}
+            and not operation.reads[0].labels & operation.reads[1].labels & {*operation.output}
         ):
             instructions[place] = replace(made, operation=replace(operation, whole=True))
     return replace(program, instructions=instructions)

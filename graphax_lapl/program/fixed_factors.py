@@ -13,7 +13,7 @@ from ..edges.terms import Number
 from .instructions import EdgeInstruction, Instruction, PrimalInstruction, Program, Slot
 from .rewriting import Rewriting
 
-__all__ = ["plain_labels", "take_out_fixed_factors"]
+__all__ = ["take_out_fixed_factors"]
 
 #: A factor: its slot, and which axes of the summed array its axes are.
 Factor = tuple[int, tuple[int, ...]]
@@ -58,7 +58,7 @@ class _Sums(Rewriting):
             and len(operation.reads) == 1
             and not operation.output
             and not operation.real
-            and plain_labels(operation.reads[0]) is not None
+            and operation.reads[0].plain_labels is not None
         )
 
     def parts(self, slot: int) -> list[Factor] | None:
@@ -85,7 +85,7 @@ class _Sums(Rewriting):
             and len(operation.output) == len(operation.sizes)
             and not operation.real
         ):
-            found = [plain_labels(read) for read in operation.reads]
+            found = [read.plain_labels for read in operation.reads]
             if None in found:
                 return None
             names = [n for n in found if n is not None]
@@ -213,7 +213,7 @@ class _Sums(Rewriting):
         """The instructions of a sum as a product of two arrays, summed."""
         operation = root.operation
         assert isinstance(operation, Einsum)
-        places = plain_labels(operation.reads[0])
+        places = operation.reads[0].plain_labels
         assert places is not None
         whole: Factor = (root.inputs[0], places)
         sizes = dict(operation.sizes)
@@ -231,14 +231,6 @@ class _Sums(Rewriting):
         reads = tuple(Read(tuple(label(p) for p in own)) for _, own in (moving, fixed))
         together = replace(operation, reads=reads)
         return [*self.made, replace(root, operation=together, inputs=(moving[0], fixed[0]))]
-
-
-def plain_labels(read: Read) -> tuple[int, ...] | None:
-    """The labels of an operand that is read entry by entry."""
-    if read.conj or any(len(a.parts) != 1 or a != label(a.labels[0]) for a in read.axes):
-        return None
-    names = tuple(axis.labels[0] for axis in read.axes)
-    return names if len({*names}) == len(names) else None
 
 
 def _inside(factor: Factor, places: tuple[int, ...]) -> Factor:

@@ -12,10 +12,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
-from ..edges.operations import ApplyOpaque, Assemble, Combine, Einsum, Read
+from ..edges.operations import ApplyOpaque, Assemble, Combine, Einsum
+from ..edges.values import record
 from .instructions import (
     ConstantInstruction,
     EdgeInstruction,
@@ -68,7 +68,7 @@ MAX_HELD = 24
 MAX_INSTRUCTIONS = 3000
 
 
-@dataclass(frozen=True)
+@record
 class Step:
     """An instruction as a piece of a fused loop.
 
@@ -460,6 +460,8 @@ def _is_sum(operation: Einsum | Combine, written_out: bool) -> bool:
     """
     if isinstance(operation, Einsum) and operation.written_out:
         return written_out
+    if isinstance(operation, Einsum):
+        return bool(operation.summed)
     return {n for n, _ in operation.sizes} - {*operation.output} != set()
 
 
@@ -478,14 +480,8 @@ def _is_matrix_product(operation: Einsum | Combine) -> bool:
     """Whether both operands have labels of their own, so that they are in memory first."""
     if not isinstance(operation, Einsum) or len(operation.reads) < 2 or operation.written_out:
         return False
-    summed = {n for n, _ in operation.sizes} - {*operation.output}
-    first, second = (_free(read, operation) for read in operation.reads)
-    return bool(summed) and (first - second or second - first) != set()
-
-
-def _free(read: Read, operation: Einsum) -> set[int]:
-    """The labels of an operand that the result keeps."""
-    return {n for axis in read.axes for n in axis.labels} & {*operation.output}
+    first, second = (read.labels - operation.summed for read in operation.reads)
+    return bool(operation.summed) and first != second
 
 
 def _bits(mask: int) -> Iterator[int]:

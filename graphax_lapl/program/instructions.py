@@ -8,6 +8,7 @@ costs, and nothing of how it will be run.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
@@ -49,7 +50,7 @@ class Slot:
     dtype: Any
     array: bool = True
 
-    @property
+    @lazy
     def bytes(self) -> int:
         """Bytes of the array."""
         return math.prod(self.shape) * int(getattr(self.dtype, "itemsize", 4)) * self.array
@@ -267,7 +268,7 @@ class Program:
         kept: list[Instruction] = []
         for instruction in reversed(self.instructions):
             effects = isinstance(instruction, PrimalInstruction) and instruction.equation.effects
-            if effects or any(slot in needed for slot in instruction.outputs):
+            if effects or not needed.isdisjoint(instruction.outputs):
                 kept.append(instruction)
                 needed.update(instruction.inputs)
         return Program(
@@ -280,6 +281,13 @@ class Program:
             self.local_cost,
             self.longest_sum,
         )
+
+    def readers(self) -> Counter[int]:
+        """How often each slot is read, results included."""
+        readers = Counter([slot for i in self.instructions for slot in i.inputs])
+        readers.update([slot for row in self.blocks for block in row for slot in block.slots])
+        readers.update(self.values)
+        return readers
 
     def unreached(self, inputs: Collection[int]) -> set[int]:
         """The slots that none of these inputs enters."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from ..edges.maps import label
 from ..edges.operations import Combine, Einsum, Operation, Read
@@ -147,12 +148,13 @@ def _order(operation: Einsum) -> tuple[int, ...]:
     return tuple(dict.fromkeys(name for axis in operation.reads[0].axes for name in axis.labels))
 
 
+@lru_cache(maxsize=1 << 12)
 def _summed_axes(operation: Operation) -> Axes | None:
     """The axes of a sum over entries that all operands have; None for other operations."""
     if not isinstance(operation, Einsum) or operation.real:
         return None
     sizes = dict(operation.sizes)
-    if len(operation.output) == len(sizes) or any(r.labels() != {*sizes} for r in operation.reads):
+    if len(operation.output) == len(sizes) or any(r.labels != {*sizes} for r in operation.reads):
         return None
     places = {name: place for place, name in enumerate(operation.output)}
     return tuple((sizes[name], places.get(name)) for name in _order(operation))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from ..edges.maps import IndexMap, label
+from ..edges.maps import IndexMap
 from ..edges.operations import Einsum, MaterializeOpaque, Overlay, Read
 from ..edges.terms import Term, with_terms
 from .instructions import Block, EdgeInstruction, Instruction, Program, Slot
@@ -100,7 +99,7 @@ class _Storage:
         matrices = [s in self.makers and s not in self.fixed for s in made.inputs]
         if len(matrices) < 2 or matrices.count(True) != 1:
             return False
-        rows = operation.reads[matrices.index(True)].labels()
+        rows = operation.reads[matrices.index(True)].labels
         first = [name in rows for name in output]
         return first == sorted(first, reverse=True)
 
@@ -111,7 +110,7 @@ def _wanted(operation: Einsum, read: Read) -> tuple[int, ...] | None:
     Stable: axes about which it has no wish stay as they are.
     """
     axes = range(len(read.axes))
-    summed = {name for name, _ in operation.sizes} - {*operation.output}
+    summed = operation.summed
     if not summed:
         if not all(_plain(axis) for axis in read.axes):
             return None
@@ -162,7 +161,7 @@ def _takes_columns_first(instruction: Instruction, position: int, split: int) ->
     if not isinstance(operation, Einsum):
         return False
     if {name for name, _ in operation.sizes} != {*operation.output}:
-        return len({frozenset(read.labels()) for read in operation.reads}) == 1
+        return len({read.labels for read in operation.reads}) == 1
     axes = operation.reads[position].axes
     parts = ([n for axis in part for n in axis.labels] for part in (axes[split:], axes[:split]))
     columns, rest = ([operation.output.index(name) for name in part] for part in parts)
@@ -228,7 +227,7 @@ def _transposed(program: Program) -> int:
             found += slot in other
             continue
         first = operation.output[-1 if slot in other else 0]
-        side = 0 if first in operation.reads[0].labels() else 1
+        side = 0 if first in operation.reads[0].labels else 1
         axes = operation.reads[side].axes
         last = axes[_last_in_memory(instruction.inputs[side], len(axes) - 1, makers)]
         found += not _plain(last) or last.labels[0] in operation.output
@@ -266,7 +265,7 @@ def _multiplies(operation: Einsum) -> bool:
     """Whether it is a product of two matrices, with no axis that both have and the result too."""
     if len(operation.reads) != 2 or operation.written_out:
         return False
-    first, second = (read.labels() for read in operation.reads)
+    first, second = (read.labels for read in operation.reads)
     kept = {*operation.output}
     return (
         bool(first & second)
@@ -305,9 +304,7 @@ def _with_results_turned(program: Program, weights_last: bool) -> Program:
         program: the program.
         weights_last: only products of matrices, and none that would have weights first.
     """
-    readers = Counter(slot for i in program.instructions for slot in i.inputs)
-    readers.update(s for row in program.blocks for block in row for s in block.slots)
-    readers.update(program.values)
+    readers = program.readers()
     products = {
         i.outputs[0]: k
         for k, i in enumerate(program.instructions)
@@ -349,11 +346,10 @@ def _has_rows_first(instruction: EdgeInstruction, program: Program) -> bool:
     given = [slot in program.inputs for slot in instruction.inputs]
     if not isinstance(operation, Einsum) or given.count(True) != 1:
         return False
-    rows = operation.reads[given.index(False)].labels()
-    summed = {name for name, _ in operation.sizes} - {*operation.output}
+    rows = operation.reads[given.index(False)].labels
     last = operation.reads[given.index(False)].axes[-1]
     first = [name in rows for name in operation.output]
-    return first == sorted(first, reverse=True) and not summed.isdisjoint(last.labels)
+    return first == sorted(first, reverse=True) and not operation.summed.isdisjoint(last.labels)
 
 
 def _turned(block: Block, products: dict[int, int], program: Program) -> Block:
@@ -419,4 +415,4 @@ def _order(term: Term, axes: tuple[IndexMap, ...]) -> list[int] | None:
 
 
 def _plain(axis: IndexMap) -> bool:
-    return len(axis.labels) == 1 and axis == label(axis.labels[0])
+    return axis.is_label

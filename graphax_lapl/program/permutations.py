@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import TypeVar
 
-from ..edges.maps import label
+from ..edges.maps import label, renamed
 from ..edges.operations import Combine, Einsum, Read, canonical
 from .instructions import EdgeInstruction, Instruction, Program
 
@@ -55,10 +56,12 @@ class _Sharing:
         assert isinstance(ordered, Einsum | Combine)
         normal, names = with_normal_labels(ordered)
         (slot,) = instruction.outputs
-        key = (normal, inputs, str(self.program.slots[slot].dtype))
+        key = (normal, inputs, self.program.slots[slot].dtype)
         place = self.made.setdefault(key, (slot, names))
         if place[0] == slot:
-            self.result.append(replace(instruction, operation=ordered, inputs=inputs))
+            if ordered is not instruction.operation or inputs != instruction.inputs:
+                instruction = replace(instruction, operation=ordered, inputs=inputs)
+            self.result.append(instruction)
         else:
             self.aliases[slot] = place[0], tuple(place[1].index(name) for name in names)
 
@@ -101,6 +104,7 @@ class _Sharing:
             self.result.append(EdgeInstruction(transposition, (real,), (slot,), dtype))
 
 
+@lru_cache(maxsize=1 << 12)
 def with_normal_labels(operation: Einsum | Combine) -> tuple[Hashable, tuple[int, ...]]:
     """The operation up to names and order of the result's labels, and these in their order."""
     names: dict[int, int] = {}
@@ -119,8 +123,7 @@ def with_normal_labels(operation: Einsum | Combine) -> tuple[Hashable, tuple[int
     sizes = tuple(sorted((names[name], size) for name, size in operation.sizes if name in names))
     if isinstance(operation, Einsum):
         operands: Hashable = tuple(
-            replace(read, axes=tuple(axis.renamed(names) for axis in read.axes))
-            for read in operation.reads
+            Read(tuple(renamed(read.axes, names)), read.conj) for read in operation.reads
         )
         rest: Hashable = (operation.coefficient, operation.real)
     else:

@@ -66,9 +66,7 @@ class Reassociation(Rewriting):
             return None
         if len(operation.output) < len(operation.sizes) or self.slots[slot].dtype != dtype:
             return None
-        plain = all(len(axis.parts) == 1 and axis == label(axis.labels[0]) for axis in read.axes)
-        names = [axis.labels[0] for axis in read.axes] if plain else []
-        return maker if plain and len({*names}) == len(names) else None
+        return None if read.plain_labels is None else maker
 
     def taken_apart(
         self, factor: Factor, root: EdgeInstruction, sizes: dict[int, int]
@@ -128,7 +126,7 @@ class Reassociation(Rewriting):
             factors: what it is the sum of products of.
             cost: multiplications of the order that stands.
         """
-        labels = tuple(frozenset(factor.read.labels()) for factor in factors)
+        labels = tuple(factor.read.labels for factor in factors)
         best = _cheapest(labels, frozenset(operation.output), operation.sizes)
         return (
             best.pairs if best.cost <= (1 if _is_loop(operation) else WORTHWHILE) * cost else None
@@ -149,7 +147,7 @@ class Reassociation(Rewriting):
         for first, second in pairs:
             chosen = (factors[first], factors[second])
             factors = [f for k, f in enumerate(factors) if k not in (first, second)]
-            together = chosen[0].read.labels() | chosen[1].read.labels()
+            together = chosen[0].read.labels | chosen[1].read.labels
             step = replace(
                 operation,
                 reads=(chosen[0].read, chosen[1].read),
@@ -157,7 +155,7 @@ class Reassociation(Rewriting):
             )
             slot = root.outputs[0]
             if factors:
-                needed = {*operation.output}.union(*(f.read.labels() for f in factors))
+                needed = {*operation.output}.union(*(f.read.labels for f in factors))
                 kept = tuple(name for name in _order(chosen) if name in needed)
                 step = replace(step, output=kept, coefficient=1, real=False)
                 self.slots.append(Slot(step.shape, self.slots[slot].dtype))
@@ -180,7 +178,7 @@ def _is_sum(operation: object) -> bool:
 
 def _is_loop(operation: Einsum) -> bool:
     """Whether it is no product of matrices: every entry has its own entries of both operands."""
-    first, second = (read.labels() for read in operation.reads)
+    first, second = (read.labels for read in operation.reads)
     return bool(operation.output) and first & second >= {*operation.output}
 
 

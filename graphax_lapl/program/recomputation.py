@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
@@ -67,10 +66,8 @@ def shared_work(program: Program) -> frozenset[int]:
     into it since the last named slots, and it is read more than once, or by an operation that
     repeats it along another label.
     """
-    readers = Counter(slot for i in program.instructions for slot in i.inputs)
+    readers = program.readers()
     results = {slot for row in program.blocks for block in row for slot in block.slots}
-    readers.update(slot for row in program.blocks for block in row for slot in block.slots)
-    readers.update(program.values)
     readers.update(_repeated(program))
     work: dict[int, int] = {}
     shared = set()
@@ -96,7 +93,7 @@ def _own_work(instruction: Instruction, program: Program) -> int:
     if isinstance(operation, Einsum) and operation.written_out:
         return LONG
     if isinstance(operation, Einsum):
-        return 0 if {n for n, _ in operation.sizes} - {*operation.output} else 1
+        return 0 if operation.summed else 1
     if isinstance(instruction, RowHessianInstruction):
         return 2 * LONG
     primitives = _primitives(instruction, program)

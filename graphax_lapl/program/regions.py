@@ -17,7 +17,6 @@ import numpy as np
 
 from ..edges.operations import Combine, Einsum
 from ..rules.elementwise import PRIMITIVE_PARTIALS
-from .fixed_factors import plain_labels
 from .instructions import (
     EdgeInstruction,
     Instruction,
@@ -77,9 +76,7 @@ class Region:
 
 def regions(program: Program) -> dict[int, Region]:
     """The expressions of a program that are evaluated as a whole, by the slots that are summed."""
-    readers = Counter(slot for i in program.instructions for slot in i.inputs)
-    readers.update(s for row in program.blocks for block in row for s in block.slots)
-    readers.update(program.values)
+    readers = program.readers()
     makers = {slot: k for k, i in enumerate(program.instructions) for slot in i.outputs}
     layers = behind_layers(program)
     found: dict[int, Region] = {}
@@ -95,12 +92,12 @@ def regions(program: Program) -> dict[int, Region]:
 
 
 def sine_name(instruction: Instruction) -> str | None:
-    """The primitive that an instruction evaluates, as long as nobody asks for an accuracy."""
+    """Of what sines are, the primitive of an instruction, unless someone asks for an accuracy."""
     if isinstance(instruction, LocalInstruction):
         return PRIMITIVE_PARTIALS.get(instruction.local.fun)
     if isinstance(instruction, PrimalInstruction):
-        plain = all(parameter is None for parameter in instruction.equation.params.values())
-        return instruction.equation.name if plain else None
+        name, params = instruction.equation.name, instruction.equation.params
+        return name if name in SINES and all(p is None for p in params.values()) else None
     return None
 
 
@@ -175,7 +172,7 @@ def _is_total(instruction: Instruction, program: Program) -> bool:
     if not operation.sizes:
         return False
     types = {(program.slots[s].shape, program.slots[s].dtype) for s in instruction.inputs}
-    names = {plain_labels(read) for read in operation.reads}
+    names = {read.plain_labels for read in operation.reads}
     if len(types) > 1 or len(names) > 1 or None in names:
         return False
     ((shape, _),), (own,) = types, names
@@ -199,7 +196,7 @@ def _is_entrywise(instruction: Instruction, program: Program, shape: tuple[int, 
     if isinstance(operation, Combine):
         names = [names for _, names in operation.operands]
     elif isinstance(operation, Einsum) and len(operation.sizes) == len(operation.output):
-        found = [plain_labels(read) for read in operation.reads]
+        found = [read.plain_labels for read in operation.reads]
         if None in found or operation.real:
             return False
         names = [own for own in found if own is not None]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from dataclasses import replace
+from functools import cached_property
 
 from .instructions import EdgeInstruction, Instruction, Program
 
@@ -16,20 +17,24 @@ class Rewriting(ABC):
 
     Attributes:
         slots: of the program; new ones are appended.
-        makers: the instruction that makes each slot.
-        readers: how often each slot is read, results included.
         absorbed: slots that no instruction of the new program makes.
     """
 
     def __init__(self, program: Program):
-        """Read off who makes and who reads each slot."""
+        """Start with nothing absorbed."""
         self.program = program
         self.slots = program.slots
-        self.makers = {slot: i for i in program.instructions for slot in i.outputs}
-        self.readers = Counter(slot for i in program.instructions for slot in i.inputs)
-        self.readers.update(s for row in program.blocks for block in row for s in block.slots)
-        self.readers.update(program.values)
         self.absorbed: set[int] = set()
+
+    @cached_property
+    def makers(self) -> dict[int, Instruction]:
+        """The instruction that makes each slot."""
+        return {slot: i for i in self.program.instructions for slot in i.outputs}
+
+    @cached_property
+    def readers(self) -> Counter[int]:
+        """How often each slot is read, results included."""
+        return self.program.readers()
 
     def rewritten(self) -> Program:
         """The program with its instructions replaced, the last one first."""

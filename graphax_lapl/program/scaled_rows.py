@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from ..edges.maps import label
 from ..edges.operations import Einsum, Read
 from ..edges.terms import Number
-from .fixed_factors import plain_labels
 from .instructions import EdgeInstruction, Instruction, Program
 
 __all__ = ["ScaledRows", "scaled_rows"]
@@ -75,7 +74,7 @@ def _form(
     ):
         return None
     sizes = dict(operation.sizes)
-    names = [plain_labels(read) for read in operation.reads]
+    names = [read.plain_labels for read in operation.reads]
     for place, rows in enumerate(names):
         columns = names[1 - place]
         slot = instruction.inputs[place]
@@ -137,7 +136,7 @@ def _parts(
     ):
         return None
     into = dict(zip(operation.output, names, strict=True))
-    found = [plain_labels(read) for read in operation.reads]
+    found = [read.plain_labels for read in operation.reads]
     for k, own in enumerate(found):
         other = found[1 - k]
         matrix, vector = maker.inputs[k], maker.inputs[1 - k]

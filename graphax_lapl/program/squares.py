@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from ..edges.maps import label
 from ..edges.operations import Einsum, Read, canonical
-from .fixed_factors import plain_labels
 from .instructions import EdgeInstruction, Instruction, Program, Slot
 from .permutations import with_normal_labels
 
@@ -47,32 +46,39 @@ class _Squares:
 
     def rewritten(self) -> Program:
         """The program, changed where there is such a product."""
-        for instruction in self.program.instructions:
-            operation = getattr(instruction, "operation", None)
-            if isinstance(instruction, EdgeInstruction) and isinstance(operation, Einsum):
-                (slot,) = instruction.outputs
-                key, names = self.key(operation, instruction.inputs, slot)
-                self.known.setdefault(key, (slot, names))
+        products = {
+            i.outputs[0]: (i, i.operation)
+            for i in self.program.instructions
+            if isinstance(i, EdgeInstruction) and isinstance(i.operation, Einsum)
+        }
+        for slot, (instruction, operation) in products.items():
+            multiple = self.multiple_at_once(instruction, operation)
+            if multiple is not None:
+                self.multiples[slot] = multiple
+        if not self.multiples:
+            return self.program
+        for slot, (instruction, operation) in products.items():
+            key, names = self.key(operation, instruction.inputs, slot)
+            self.known.setdefault(key, (slot, names))
         result: list[Instruction] = []
-        for instruction in self.program.instructions:
-            operation = getattr(instruction, "operation", None)
-            if isinstance(instruction, EdgeInstruction) and isinstance(operation, Einsum):
-                result += self.of_square(instruction, operation) or [instruction]
-                self.look_at(instruction, operation)
-            else:
-                result.append(instruction)
+        for step in self.program.instructions:
+            if not step.outputs or step.outputs[0] not in products:
+                result.append(step)
+                continue
+            instruction, operation = products[step.outputs[0]]
+            result += self.of_square(instruction, operation) or [instruction]
+            self.look_at(instruction, operation)
         if not self.found:
             return self.program
         return replace(self.program, instructions=result).without_dead_code(None)
 
     def look_at(self, instruction: EdgeInstruction, operation: Einsum) -> None:
-        """Note whether what an instruction makes is a multiple of something else."""
+        """Note whether what an instruction makes is a multiple of what is known."""
         (slot,) = instruction.outputs
-        multiple = self.multiple_at_once(instruction, operation)
-        if multiple is None and any(s in self.multiples for s in instruction.inputs):
+        if slot not in self.multiples and any(s in self.multiples for s in instruction.inputs):
             multiple = self.multiple_of_known(instruction, operation)
-        if multiple is not None:
-            self.multiples[slot] = multiple
+            if multiple is not None:
+                self.multiples[slot] = multiple
 
     def key(
         self, operation: Einsum, inputs: tuple[int, ...], slot: int
@@ -81,7 +87,7 @@ class _Squares:
         ordered, inputs = canonical(operation, inputs)
         assert isinstance(ordered, Einsum)
         normal, names = with_normal_labels(ordered)
-        return (normal, inputs, str(self.slots[slot].dtype)), names
+        return (normal, inputs, self.slots[slot].dtype), names
 
     def multiple_at_once(self, instruction: EdgeInstruction, operation: Einsum) -> Multiple | None:
         """The multiple that a product of a number and a whole array is."""
@@ -92,7 +98,7 @@ class _Squares:
             key=lambda pair: len(self.slots[pair[0]].shape),
         )
         (number, scale), (array, read) = pairs
-        labels, shape = plain_labels(read), self.slots[array].shape
+        labels, shape = read.plain_labels, self.slots[array].shape
         sizes = dict(operation.sizes)
         if self.slots[number].shape or scale.conj or not shape or labels is None:
             return None
@@ -155,4 +161,4 @@ class _Squares:
 
     def of_one_type(self, *slots: int) -> bool:
         """Whether the slots hold numbers of one type."""
-        return len({str(self.slots[slot].dtype) for slot in slots}) == 1
+        return len({self.slots[slot].dtype for slot in slots}) == 1

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container
+from functools import lru_cache
 
 import jax
 
@@ -77,8 +78,9 @@ def _ends_of_sums(program: Program, results: Container[int]) -> frozenset[int]:
     made: set[int] = set()
     found = []
     for place, instruction in enumerate(program.instructions):
+        alone = [s for s in instruction.outputs if readers[s] == 1 and s not in results]
         if _is_sum(instruction, program, True) and not _is_matrix_product(instruction):
-            made.update(instruction.outputs)
+            made.update(alone)
         elif (
             (behind := made.intersection(instruction.inputs))
             and _primitives(instruction, program)
@@ -86,8 +88,7 @@ def _ends_of_sums(program: Program, results: Container[int]) -> frozenset[int]:
             in {program.slots[slot].shape for slot in behind}
         ):
             found.append(place)
-            made.update(instruction.outputs)
-        made = {slot for slot in made if readers[slot] == 1 and slot not in results}
+            made.update(alone)
     return frozenset(found)
 
 
@@ -99,7 +100,7 @@ def _is_sum(instruction: Instruction, program: Program, products: bool) -> bool:
     operation = getattr(instruction, "operation", None)
     if not isinstance(operation, Einsum) or not _reads_whole(operation):
         return False
-    reads = [read.labels() for read in operation.reads]
+    reads = [read.labels for read in operation.reads]
     # As `emit/arrays.py` writes it: products of matrices and vectors are no sums.
     together = (
         (products and operation.output)
@@ -114,7 +115,7 @@ def _is_matrix_product(instruction: Instruction) -> bool:
     if isinstance(instruction, PrimalInstruction):
         return instruction.equation.name == "dot_general"
     reads = getattr(instruction, "operation", None)
-    return isinstance(reads, Einsum) and len({frozenset(r.labels()) for r in reads.reads}) > 1
+    return isinstance(reads, Einsum) and len({r.labels for r in reads.reads}) > 1
 
 
 def _primitives(instruction: Instruction, program: Program) -> list[str] | None:
@@ -135,11 +136,12 @@ def _primitives(instruction: Instruction, program: Program) -> list[str] | None:
     return names if names and INSIDE.issuperset(names) else None
 
 
+@lru_cache(maxsize=1 << 12)
 def _reads_whole(operation: Einsum) -> bool:
     """Whether every operand is read entry by entry, with a label of its own for each axis read."""
     for read in operation.reads:
         axes = [axis for axis in read.axes if axis.parts]
-        if len(read.labels()) != len(axes) or any(axis.offset for axis in read.axes):
+        if len(read.labels) != len(axes) or any(axis.offset for axis in read.axes):
             return False
         if any([stride for _, stride in axis.parts] != [1] for axis in axes):
             return False

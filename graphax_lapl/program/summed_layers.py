@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 
 from ..edges.operations import Einsum
-from .fixed_factors import plain_labels
 from .instructions import EdgeInstruction, Instruction, Program
 from .repetition import behind_layers
 from .rewriting import Rewriting
@@ -50,7 +49,7 @@ class _LayerSums(Rewriting):
 
     def is_whole(self, operation: Einsum, place: int, slot: int) -> bool:
         """Whether an operand is read entry by entry, all of it."""
-        names, sizes = plain_labels(operation.reads[place]), dict(operation.sizes)
+        names, sizes = operation.reads[place].plain_labels, dict(operation.sizes)
         return names is not None and tuple(sizes[n] for n in names) == self.slots[slot].shape
 
     def replacement(self, root: EdgeInstruction) -> list[Instruction]:
@@ -70,10 +69,10 @@ class _LayerSums(Rewriting):
             or self.layers.isdisjoint(maker.inputs)
         ):
             return [root]
-        weights = operation.reads[1 - rows[0]].labels()
+        weights = operation.reads[1 - rows[0]].labels
         if not self.is_whole(operation, rows[0], maker.inputs[rows[0]]):
             return [root]
-        if operation.reads[rows[0]].labels() != {name for name, _ in operation.sizes}:
+        if operation.reads[rows[0]].labels != {name for name, _ in operation.sizes}:
             return [root]
         if not operation.output or not weights or not weights.isdisjoint(operation.output):
             return [root]

@@ -18,6 +18,7 @@ from functools import lru_cache
 from typing import Any
 
 import jax
+import numpy as np
 from jax import Array, lax
 
 from ..edges.algebra import accumulate
@@ -352,7 +353,7 @@ def _derivative(fun: Callable[..., Array], place: int) -> Callable[..., Array]:
     """The derivative of an elementwise function along one argument, of their joint shape."""
 
     def derivative(*values: Array) -> Array:
-        shape = jax.eval_shape(fun, *values).shape
+        shape = np.broadcast_shapes(*(value.shape for value in values))
         full = [
             v
             if v.shape == shape

@@ -114,13 +114,20 @@ def _cosh(x: Array) -> Array:
     return lax.cosh(x)
 
 
+def _number(value: float, like: Array) -> Any:
+    """A number of an array's type; an operator would trace a jitted function for each shape."""
+    if getattr(like, "weak_type", False):
+        return lax.full_like(like, value, shape=())
+    return like.dtype.type(value)
+
+
 def reciprocal(x: Array) -> Array:
     """The partial of a quotient with respect to the numerator, of its denominator."""
-    return 1 / x
+    return lax.div(_number(1, x), x)
 
 
 def _squared_reciprocal(x: Array) -> Array:
-    return lax.square(1 / x)  # of the quotient, which is there already
+    return lax.square(reciprocal(x))  # of the quotient, which is there already
 
 
 def _acosh_slope(x: Array) -> Array:
@@ -130,16 +137,28 @@ def _acosh_slope(x: Array) -> Array:
     return lax.rsqrt((x - 1) * (x + 1))
 
 
+def _one_minus(x: Array) -> Array:
+    return lax.sub(_number(1, x), x)
+
+
+def _one_plus(x: Array) -> Array:
+    return lax.add(_number(1, x), x)
+
+
 def _tanh_slope(out: Array) -> Array:
-    return 1 - out * out
+    return _one_minus(out * out)
 
 
 def _logistic_slope(out: Array) -> Array:
-    return out * (1 - out)
+    return out * _one_minus(out)
 
 
 def _one_minus_twice(out: Array) -> Array:
-    return 1 - 2 * out
+    return _one_minus(lax.mul(_number(2, out), out))
+
+
+def _bell(number: float, x: Array) -> Array:
+    return lax.mul(_number(number, x), lax.exp(lax.neg(x * x)))
 
 
 #: Partials that are primitives: where the function evaluates one on the same operand, so be it.
@@ -177,25 +196,25 @@ defelementwise("mul", "y", "x")
 defelementwise("exp", "out")
 defelementwise("sin", _cos)
 defelementwise("cos", (-1, _sin))
-defelementwise("tan", lambda out: 1 + out * out)
+defelementwise("tan", lambda out: _one_plus(out * out))
 defelementwise("tanh", _tanh_slope)
 defelementwise("sinh", _cosh)
 defelementwise("cosh", _sinh)
-defelementwise("asin", lambda x: lax.rsqrt(1 - x * x))
-defelementwise("acos", lambda x: -lax.rsqrt(1 - x * x))
-defelementwise("atan", lambda x: 1 / (1 + x * x))
+defelementwise("asin", lambda x: lax.rsqrt(_one_minus(x * x)))
+defelementwise("acos", lambda x: lax.neg(lax.rsqrt(_one_minus(x * x))))
+defelementwise("atan", lambda x: reciprocal(_one_plus(x * x)))
 defelementwise("asinh", lambda x: lax.rsqrt(x * x + 1))
 defelementwise("acosh", _acosh_slope)
-defelementwise("atanh", lambda x: 1 / ((1 - x) * (1 + x)))
+defelementwise("atanh", lambda x: reciprocal(_one_minus(x) * _one_plus(x)))
 defelementwise("log", reciprocal)
-defelementwise("log1p", lambda x: 1 / (1 + x))
-defelementwise("expm1", lambda out: out + 1)
-defelementwise("exp2", lambda out: out * _LN2)
-defelementwise("sqrt", lambda out: 0.5 / out)
+defelementwise("log1p", lambda x: reciprocal(_one_plus(x)))
+defelementwise("expm1", lambda out: lax.add(out, _number(1, out)))
+defelementwise("exp2", lambda out: lax.mul(out, _number(_LN2, out)))
+defelementwise("sqrt", lambda out: lax.div(_number(0.5, out), out))
 defelementwise("rsqrt", lambda x, out: -0.5 * (out / x))
 defelementwise("logistic", _logistic_slope)
-defelementwise("erf", lambda x: _TWO_OVER_ROOT_PI * lax.exp(-(x * x)))
-defelementwise("erfc", lambda x: -_TWO_OVER_ROOT_PI * lax.exp(-(x * x)))
+defelementwise("erf", lambda x: _bell(_TWO_OVER_ROOT_PI, x))
+defelementwise("erfc", lambda x: _bell(-_TWO_OVER_ROOT_PI, x))
 defelementwise(
     "atan2",
     lambda x, y: y / (x * x + y * y),
@@ -245,7 +264,7 @@ def _div(site: Site, i: int, k: int) -> list[Piece]:
 def minus_quotient(out: Array, y: Array) -> Array:
     """The partial of a quotient with respect to the denominator."""
     # By the reciprocal, which is the other partial: divisions are kept in memory by XLA.
-    return -out * reciprocal(y)
+    return lax.neg(out) * reciprocal(y)
 
 
 @defrule("integer_pow", "square")

@@ -1,6 +1,8 @@
 """What is known of terms without drafts is what drafts say; what repeats is made once."""
 
+import gc
 import itertools
+import weakref
 
 import pytest
 
@@ -116,3 +118,14 @@ def test_terms_on_lines_of_their_own_are_not_boxed(monkeypatch):
     joined = add.__wrapped__(shifted, beside)
     assert [term.sizes for term in joined.result.terms] == [(6,)]
     assert len(boxed) == 2
+
+
+def test_structures_that_nothing_holds_are_forgotten():
+    axes = (label(0),)
+    term = Term((4799,), axes, axes, coefficient=0.125)  # no other test has it
+    first = intern_structure((4799,), (4799,), [term])
+    assert intern_structure((4799,), (4799,), [term]) is first
+    held = weakref.ref(first)
+    del first
+    gc.collect()
+    assert held() is None
