@@ -215,6 +215,16 @@ def test_argnums_of_a_wrong_type(argnums: Any) -> None:
         jacve(pair, argnums=argnums)(X, X)
 
 
+def test_argnums_without_arguments() -> None:
+    """`make_plan` takes the arguments beside the function; there is no range to name."""
+    for call in (lambda: make_plan(pair)(X, X), lambda: jacve(pair)()):
+        with pytest.raises(
+            InvalidArgumentError, match=r"without positional .* make_plan"
+        ) as caught:
+            call()
+        assert "-1" not in str(caught.value)
+
+
 def test_argnums_of_a_keyword_argument() -> None:
     """Only positional arguments are counted, as in JAX."""
     with pytest.raises(InvalidArgumentError, match="argnums"):

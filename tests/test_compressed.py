@@ -14,6 +14,7 @@ from graphax_lapl import (
     Compressed,
     InvalidArgumentError,
     InvalidTypeError,
+    NotDifferentiableError,
     Plan,
     compare_orders,
     count_ops,
@@ -380,3 +381,18 @@ def test_entries_of_a_box_are_sliced() -> None:
             np.testing.assert_array_equal(_entries(jnp.asarray(products), source), source)
     text = jax.jit(lambda x: _entries(x, places.T.reshape(-1))).lower(products).as_text()
     assert "gather" not in text
+
+
+def largest_of_dilated_windows(x: jax.Array) -> jax.Array:
+    return lax.reduce_window(x, -jnp.inf, lax.max, (2, 2), (4, 4), "VALID", None, (2, 2))
+
+
+def test_dilated_windows_are_pushed() -> None:
+    x = jnp.asarray(np.random.default_rng(1).normal(size=(8, 8)))
+    check_orders(largest_of_dilated_windows, x, orders=("compressed", "compressed_forward"))
+
+
+def test_a_mode_that_jax_does_not_have_is_named() -> None:
+    x = jnp.asarray(np.random.default_rng(1).normal(size=(8, 8)))
+    with pytest.raises(NotDifferentiableError, match=r"in reverse mode.*'auto'"):
+        jacve(largest_of_dilated_windows, "compressed_reverse")(x)

@@ -127,6 +127,12 @@ INPUTS = {
     "key as side input": Case(
         lambda x, key: x * jax.random.normal(key, x.shape), (V, jax.random.key(0))
     ),
+    "draws of a moving distribution": Case(
+        lambda x, key: jnp.where(
+            jax.random.bernoulli(key, x / 9.0), x, jax.random.rayleigh(key, x)
+        ),
+        (V**2 + 0.1, jax.random.key(0)),
+    ),
     "integer beside a float in another argument": Case(
         lambda x, p: x * p["scale"] + p["shift"], (V, {"scale": 2.5, "shift": np.arange(3.0)})
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,6 +36,8 @@ __all__ = [
 #: Explicit orders enumerate at most this many positions.
 MAX_POSITIONS = 10_000_000
 PLAIN = ("forward", "reverse")
+#: Primitives that JAX does not transpose where the windows are dilated.
+WINDOWS = frozenset({"reduce_window_max", "reduce_window_min"})
 #: What a vector-Jacobian product costs, in Jacobian-vector products.
 ROW_WEIGHT = 1.5
 #: "auto" enumerates at most this many positions, and at most this part of the dense matrix.
@@ -301,27 +303,33 @@ def suits(traced: Traced, graph: ComputationalGraph, wanted: Compressed) -> bool
 
 
 def _modes(traced: Traced) -> set[str]:
-    """The products that exist: no while loop is transposed, no custom_vjp takes tangents."""
-    names = _primitives(traced.closed.jaxpr)
+    """The products that exist.
+
+    No while loop and no maximum of dilated windows is transposed, no custom_vjp takes tangents.
+    """
+    names, forward_only = set(), False
+    for equation in _equations(traced.closed.jaxpr):
+        name = str(equation.primitive.name)
+        dilated = name in WINDOWS and set(equation.params["window_dilation"]) != {1}
+        forward_only |= name == "while" or dilated
+        names.add(name)
     modes = set(PLAIN)
-    if "while" in names:
+    if forward_only:
         modes.discard("reverse")
     elif "custom_vjp_call" in names:
         modes.discard("forward")
     return modes
 
 
-def _primitives(jaxpr: Any) -> set[str]:
-    """Names of all primitives of a jaxpr, nested ones included."""
-    names = set()
+def _equations(jaxpr: Any) -> Iterator[Any]:
+    """All equations of a jaxpr, nested ones included."""
     for equation in jaxpr.eqns:
-        names.add(str(equation.primitive.name))
+        yield equation
         for value in equation.params.values():
             for inner in value if isinstance(value, tuple | list) else (value,):
                 inner = getattr(inner, "jaxpr", inner)
                 if hasattr(inner, "eqns"):
-                    names |= _primitives(inner)
-    return names
+                    yield from _equations(inner)
 
 
 def _has_complex(graph: ComputationalGraph) -> bool:

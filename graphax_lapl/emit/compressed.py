@@ -17,9 +17,15 @@ from jax.extend import core
 from ..coloring import Coloring
 from ..edges.maps import from_values, label
 from ..edges.terms import Factor, Structure, Term, intern_structure
+from ..errors import no_rule_refused
 from .assembly import assemble
 
 __all__ = ["CompressedBlock", "CompressedProgram", "positions_structure"]
+
+_LACKING = (
+    "Compressed evaluation takes JAX's products in {} mode, which a part of the function does not "
+    "have (another order may do: 'auto')"
+)
 
 
 def positions_structure(
@@ -114,20 +120,22 @@ class CompressedProgram:
         if coloring.columns or not coloring.rows:
             seeds = _seeds(coloring.column_colors, coloring.columns, moving, self._column_probe)
             if coloring.columns or self.check:
-                pushed, results = jax.vmap(
-                    lambda *tangents: jax.jvp(split, moving, tangents, has_aux=True)[1:],
-                    out_axes=(0, None),
-                )(*seeds)
+                with no_rule_refused(_LACKING.format("forward"), ""):
+                    pushed, results = jax.vmap(
+                        lambda *tangents: jax.jvp(split, moving, tangents, has_aux=True)[1:],
+                        out_axes=(0, None),
+                    )(*seeds)
                 flat = _raveled(pushed)
                 parts.append(flat[: coloring.columns])
                 probed = flat[-1] if self.check else None
             else:
                 results = split(*moving)[1]
         if coloring.rows:
-            outputs, pull, results = jax.vjp(split, *moving, has_aux=True)
             probe = self._row_probe if probed is None else None
-            seeds = _seeds(coloring.row_colors, coloring.rows, outputs, probe)
-            flat = _raveled(jax.vmap(lambda *cotangents: pull(cotangents))(*seeds))
+            with no_rule_refused(_LACKING.format("reverse"), ""):
+                outputs, pull, results = jax.vjp(split, *moving, has_aux=True)
+                seeds = _seeds(coloring.row_colors, coloring.rows, outputs, probe)
+                flat = _raveled(jax.vmap(lambda *cotangents: pull(cotangents))(*seeds))
             parts.append(flat[: coloring.rows])
             probed = flat[-1] if probe is not None else probed
         assert results is not None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-import numpy as np
+import jax.numpy as jnp
 
 from ..edges.operations import ApplyOpaque, MaterializeOpaque
 from ..program.instructions import EdgeInstruction, OpaqueInstruction, Program
@@ -64,6 +64,6 @@ def joined_pulls(program: Program) -> dict[int, tuple[int, ...]]:
 def may_join(maker: OpaqueInstruction) -> bool:
     """Whether a map is of a kind that is pulled back through with others."""
     reference = maker.reference
-    is_complex = any(np.issubdtype(type_.dtype, np.complexfloating) for type_ in maker.types)
+    is_complex = any(jnp.issubdtype(type_.dtype, jnp.complexfloating) for type_ in maker.types)
     plain = not reference.slot and reference.conjugate is None and not is_complex
     return plain and reference.equation.name in JOINED

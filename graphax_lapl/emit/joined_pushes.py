@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable
 
-import numpy as np
+import jax.numpy as jnp
 
 from ..edges.operations import MaterializeOpaque
 from ..program.instructions import (
@@ -63,7 +63,7 @@ def joined_pushes(program: Program) -> dict[int, tuple[int, ...]]:
 def _is_plain(maker: OpaqueInstruction) -> bool:
     """Whether a map is one between real arrays, of a kind that is worth sharing."""
     reference = maker.reference
-    is_complex = any(np.issubdtype(type_.dtype, np.complexfloating) for type_ in maker.types)
+    is_complex = any(jnp.issubdtype(type_.dtype, jnp.complexfloating) for type_ in maker.types)
     plain = not reference.slot and reference.conjugate is None and not is_complex
     return plain and reference.equation.name in LOOPS
 

@@ -39,12 +39,12 @@ class Variable:
     @lazy
     def differentiable(self) -> bool:
         """Whether the dtype is real or complex floating point."""
-        return _is_inexact(self.dtype)
+        return _is_kind(self.dtype, np.inexact)
 
     @lazy
     def is_complex(self) -> bool:
         """Whether the dtype is complex."""
-        return np.issubdtype(self.dtype, np.complexfloating)
+        return _is_kind(self.dtype, np.complexfloating)
 
     @property
     def itemsize(self) -> int:
@@ -52,10 +52,10 @@ class Variable:
         return int(getattr(self.dtype, "itemsize", 4))
 
 
-def _is_inexact(dtype: Any) -> bool:
+def _is_kind(dtype: Any, kind: Any) -> bool:
     from jax import dtypes
 
-    return bool(dtypes.issubdtype(dtype, np.inexact))
+    return bool(dtypes.issubdtype(dtype, kind))  # NumPy's own knows no keys of random numbers
 
 
 @record

@@ -119,6 +119,12 @@ def normalized_argnums(
             raise InvalidTypeError(
                 f"argnums must be an integer or a tuple of integers, got {argnums!r}."
             )
+        if not count:
+            raise InvalidArgumentError(
+                f"argnums={argnums!r} is out of range: {name} was called without positional "
+                "arguments. Pass what is differentiated by position: jacve(fun)(x), but "
+                "make_plan(fun, x)."
+            )
         if not -count <= index < count:
             raise InvalidArgumentError(
                 f"argnums={argnums!r} is out of range: {name} was called with {count} positional "

@@ -12,8 +12,9 @@ from typing import Any
 
 import jax
 
-from ..graph.inline import KNOWN_CALL, How
+from ..graph.inline import KNOWN_CALL, How, Rewritten
 from ..graph.listing import Equation, nested_primitives, scan_counts
+from ..graph.unrolling import in_pairs
 from .cofactors import rewritten_det
 from .collectives import COLLECTIVES
 from .complex_numbers import rewritten_abs
@@ -61,7 +62,6 @@ SELECTIONS = (
     "reduce_window_min",
     "select_and_gather_add",
     "select_and_scatter_add",
-    "reduce",
     "approx_top_k",
     "scatter_mul",
     "scatter-mul",
@@ -237,15 +237,18 @@ def treatment(
 ) -> How:
     """What inlining does with an equation on an active input.
 
-    A primitive with a rule is kept. One without is replaced by its tangent program, unless that
-    program contains the same primitive again: then it is linear, and opaque, or where it is seen to
-    be linear its body. A call of a function without a rule is replaced by the function's body, a
-    small determinant by the tangent program of its polynomial, that of a complex matrix' sign and
-    logarithm by one with a holomorphic part, a complex number's magnitude by that of its parts.
+    A primitive with a rule is kept, a reduction by a function of the user's written out. One
+    without is replaced by its tangent program, unless that program contains the same primitive
+    again: then it is linear, and opaque, or where it is seen to be linear its body. A call of a
+    function without a rule is replaced by the function's body, a small determinant by the tangent
+    program of its polynomial, that of a complex matrix' sign and logarithm by one with a
+    holomorphic part, a complex number's magnitude by that of its parts.
     """
     if primitive.name == "scan" and _is_short(params):
         return "unroll"
     name = str(primitive.name)
+    if name == "reduce":
+        return Rewritten(in_pairs(params))
     if name == "scatter" and params.get("update_jaxpr") is not None:
         return "linearize"  # `x.at[i].apply(fun)`: not an assignment, and JAX says what is missing
     if find_user_rule(primitive, params) is not None:

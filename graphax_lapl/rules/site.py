@@ -466,7 +466,7 @@ def is_holomorphic(equation: Equation) -> bool:
 
 
 def _is_complex(aval: Any) -> bool:
-    return np.issubdtype(getattr(aval, "dtype", np.bool_), np.complexfloating)
+    return bool(dtypes.issubdtype(getattr(aval, "dtype", np.bool_), np.complexfloating))
 
 
 def _is_inexact(aval: Any) -> bool:

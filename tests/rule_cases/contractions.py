@@ -45,6 +45,14 @@ def _reductions() -> Table:
     table["general reduce"] = {
         "product by lax.reduce": Case(lambda x: lax.reduce(x, 1.0, lax.mul, (0,)), (M,)),
         "sum with start": Case(lambda x: lax.reduce(x, 0.0, lax.add, (1,)), (M,)),
+        "logarithm of a sum": Case(lambda x: lax.reduce(x, -np.inf, jnp.logaddexp, (1,)), (M,)),
+        "two sums": Case(
+            lambda x: lax.reduce(
+                (x, x**2), (0.0, 0.0), lambda a, b: (a[0] + b[0], a[1] + b[1]), (0, 2)
+            ),
+            (T3,),
+        ),
+        "of nothing": Case(lambda x: lax.reduce(x, 1.0, jnp.logaddexp, (0,)), (EMPTY,)),
     }
     table["norm"] = {
         "vector": Case(jnp.linalg.norm, (V,)),
