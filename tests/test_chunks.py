@@ -10,13 +10,14 @@ from jax import lax
 
 from graphax_lapl import jacve, laplacian_ve, value_and_jacve
 from graphax_lapl.api import plan
-from graphax_lapl.emit import small_programs
+from graphax_lapl.emit import small_programs, tape
 from graphax_lapl.emit.chunks import in_chunks
 from graphax_lapl.emit.small_programs import BATCH
 from graphax_lapl.program import at_once
 from graphax_lapl.program.at_once import Footprint
 
 SIZE = 5 * BATCH + 3
+SIX = tuple(range(6))
 
 
 def draw(seed, *shape):
@@ -74,6 +75,53 @@ def test_results_that_are_packed():
     compare(compiled(angles), jax.vmap(jax.jacrev(packed))(angles))
     # Beside 16 numbers of the result more would be held: these numbers, sines and cosines.
     assert compiled.memory_analysis().temp_size_in_bytes < 0.6 * 16 * 8 * SIZE
+
+
+def speeds(density, momentum, energy):
+    velocity = momentum / density
+    pressure = 0.4 * (energy - 0.5 * momentum * velocity)
+    return velocity, pressure, jnp.sqrt(1.4 * pressure / density)
+
+
+def between(*states):
+    """A flux between two states (Harten, Lax, van Leer)."""
+    (u, p, c), (v, q, d) = speeds(*states[:3]), speeds(*states[3:])
+    slow, fast = jnp.minimum(u - c, v - d), jnp.maximum(u + c, v + d)
+    (a, b, e), (f, g, h) = states[:3], states[3:]
+    left, right = (b, b * u + p, u * (e + p)), (g, g * v + q, v * (h + q))
+    return [
+        jnp.where(slow > 0, k, (fast * k - slow * n + slow * fast * (y - x)) / (fast - slow))
+        for k, n, x, y in zip(left, right, (a, b, e), (f, g, h), strict=True)
+    ]
+
+
+@pytest.mark.usefixtures("one_device")
+@pytest.mark.parametrize("size", [16 * BATCH, 16 * BATCH + 3])
+def test_few_chunks_where_half_of_what_is_kept_is_held(size):
+    low = jnp.array([1.0, -0.5, 3.0] * 2)
+    states = list((low + jax.random.uniform(jax.random.key(7), (size, 6), jnp.float64)).T)
+    fun = jax.vmap(jacve(between, order="reverse", argnums=SIX))
+    assert has_loop(fun, *states)
+    compiled = jax.jit(fun).lower(*states).compile()
+    compare(compiled(*states), jax.vmap(jax.jacrev(between, SIX))(*states))
+    # At once it takes 12 and 13 numbers for each sample (JAX 0.11 and 0.12).
+    assert compiled.memory_analysis().temp_size_in_bytes < 10 * 8 * size
+
+
+@pytest.mark.usefixtures("one_device")
+def test_joined_results_beyond_the_cache(monkeypatch):
+    states = 1.0 + jax.random.uniform(jax.random.key(8), (16 * BATCH, 6), jnp.float64)
+    states = states + jnp.array([0.0, -1.5, 2.0] * 2)
+
+    def fun(x):
+        return jax.vmap(jacve(lambda x: jnp.stack(between(*x)), order="reverse"))(x)
+
+    monkeypatch.setattr(tape, "BARRIERS_STAND", False)
+    assert not has_loop(lambda x: fun(x), states)
+    monkeypatch.setattr(tape, "CACHED", 150_000)
+    assert has_loop(lambda x: fun(x), states)
+    expected = jax.vmap(jax.jacrev(lambda x: jnp.stack(between(*x))))(states)
+    compare(jax.jit(fun)(states), expected)
 
 
 @pytest.mark.usefixtures("one_device")

@@ -10,7 +10,7 @@ from jax import lax
 
 from graphax_lapl import jacve, value_and_jacve
 from graphax_lapl.emit import innermost, packing
-from graphax_lapl.emit.numbers import split
+from graphax_lapl.emit.numbers import computed, run_numbers, split
 from graphax_lapl.emit.small_programs import BATCH
 from graphax_lapl.emit.tape import Tape
 
@@ -216,6 +216,34 @@ def test_matrices_are_joined_by_rows(shape, stretches, monkeypatch):
     found = jax.make_jaxpr(jax.vmap(joined))(x)
     assert primitives(found.jaxpr, ("optimization_barrier",)).total() == stretches
     np.testing.assert_array_equal(jax.vmap(joined)(x), expected)
+
+
+@pytest.mark.parametrize(("kind", "count"), [(jnp.int64, 3), (jnp.int32, -1)])
+def test_bits_of_numbers(kind, count):
+    """Of the same width; otherwise a number is several."""
+
+    def upper(x):
+        bits = lax.bitcast_convert_type(x, kind) & jnp.array(-(1 << 20), kind)
+        return lax.bitcast_convert_type(bits, x.dtype)
+
+    x = draw(5)
+    closed = jax.make_jaxpr(upper)(x)
+    assert computed(closed.jaxpr) == count
+    if count > 0:
+        (found,) = run_numbers(closed.jaxpr, closed.consts, [split(x)])
+        assert 0 < x - found[()] < 1e-6
+
+
+def test_slopes_of_error_functions_in_numbers():
+    """Since JAX 0.12 they are made of the upper bits of their argument, and a polynomial."""
+    slope = jax.grad(lax.erf)
+
+    def fun(x):
+        return slope(x[0] * x[1]) * x
+
+    assert computed(jax.make_jaxpr(slope)(0.5).jaxpr) > 0
+    x = draw(4, 300, 2)
+    compare(jax.jit(jax.vmap(jacve(fun)))(x), jax.vmap(jax.jacrev(fun))(x))
 
 
 def kinetics(x):

@@ -47,10 +47,10 @@ CALLS = {
 SUMS = frozenset({"reduce_sum", "reduce_prod"})
 POINTWISE = frozenset(
     """
-    abs acos acosh add add_any and asin asinh atan atan2 atanh ceil clamp convert_element_type copy
-    cos cosh cbrt div eq erf erfc exp exp2 expm1 floor ge gt integer_pow is_finite le log log1p
-    logistic lt max min mul ne neg nextafter not or pow rem round rsqrt select_n sign sin sinh sqrt
-    square stop_gradient sub tan tanh xor
+    abs acos acosh add add_any and asin asinh atan atan2 atanh bitcast_convert_type ceil clamp
+    convert_element_type copy cos cosh cbrt div eq erf erfc exp exp2 expm1 floor ge gt integer_pow
+    is_finite le log log1p logistic lt max min mul ne neg nextafter not or polynomial pow rem round
+    rsqrt select_n sign sin sinh sqrt square stop_gradient sub tan tanh xor
     """.split()  # noqa: SIM905
 )
 
@@ -107,6 +107,8 @@ def computed(jaxpr: Any) -> int:
         sizes = [math.prod(atom.aval.shape) for atom in (*equation.invars, *equation.outvars)]
         if min(sizes, default=0) == 0 or not has_numbers(name, equation.params):
             return -1
+        if name == "bitcast_convert_type" and sizes[0] != sizes[-1]:
+            return -1  # a number is several
         if name in CALLS:
             inside = computed(equation.params[CALLS[name]].jaxpr)
             if inside < 0:

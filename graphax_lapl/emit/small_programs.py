@@ -22,6 +22,7 @@ from jax import dtypes, lax
 from jax.extend.core import jaxpr_as_fun
 
 from ..program.counts import local_jaxpr
+from ..program.fusion import UNBOUNDED
 from ..program.instructions import (
     ConstantInstruction,
     EdgeInstruction,
@@ -32,7 +33,7 @@ from ..program.instructions import (
 from ..program.timings import IN_MEMORY, expression_of
 from .arrays import promoted
 from .chunks import can_be_in_chunks, in_chunks
-from .holding import BARRIERS_STAND
+from .holding import BARRIERS_STAND, held
 from .innermost import batched_first, with_rule
 from .numbers import BATCH, CALLS, Numbers, computed, has_numbers, joined, run_numbers, split
 from .packing import FUSED, by_digits, in_rows
@@ -131,7 +132,8 @@ def in_numbers(
                 chunk = recorded.tape.chunk(recorded.results, size, BATCH, _stored(closed.jaxpr))
             if recorded is not None and (arrays or chunk < size):
                 # A chunk's numbers are in the cache, and its loop runs on one core.
-                join = in_rows if chunk < size and BARRIERS_STAND else _in_one_kernel
+                in_parts = in_rows if BARRIERS_STAND else _before_its_place
+                join = in_parts if chunk < size else _in_one_kernel
                 forms = (_in_numbers(closed, recorded, chunk, size, join), jaxpr_as_fun(closed))
                 numbers, other = (_structured(form, structure) for form in forms)
                 cpu = in_chunks(numbers, types, own, size, chunk) if chunk < size else None
@@ -250,6 +252,12 @@ def _in_digits(numbers: Numbers) -> Any:
 def _in_one_kernel(numbers: Numbers) -> Any:
     """The array of the numbers of many samples, none of which is in memory before it."""
     return joined(numbers) if numbers.size <= FUSED else _in_digits(numbers)
+
+
+def _before_its_place(numbers: Numbers) -> Any:
+    """The same, in memory: a kernel that writes into a larger array runs on one core."""
+    whole = _in_one_kernel(numbers)
+    return held(whole, (2, UNBOUNDED)) if numbers.size > 1 else whole
 
 
 def _in_numbers(

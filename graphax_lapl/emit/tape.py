@@ -14,7 +14,7 @@ from ..program.fusion import CACHED, UNBOUNDED, Fusion, Step
 from ..program.regions import SINE_DTYPES, SINES
 from ..program.sines import SINES_SIZE
 from ..program.timings import expression_of
-from .holding import held
+from .holding import BARRIERS_STAND, held
 from .numbers import Numbers, filled
 from .sines import Pair, sine_and_cosine_from
 
@@ -23,6 +23,10 @@ __all__ = ["Tape"]
 #: Of the results: what more is held without evaluating samples in chunks, and what a chunk takes.
 HELD_SHARE = 0.25
 CHUNK_SHARE = 1 / 7
+#: Of what XLA keeps, and of the results: what more is held, beside sines, without a few chunks.
+KEPT_SHARE = 0.5
+CHOSEN_SHARE = 0.2
+CHUNKS = 3
 #: Of a sine and cosine, as `Tape.apply` writes them: with JAX's usual accuracy.
 NO_OPTIONS = ("", "{'accuracy': None}")
 #: Operations on known numbers that are carried out at once: positions are compared by them.
@@ -157,7 +161,10 @@ class Tape:
         XLA keeps dear numbers and results of products by itself, whoever writes the program; what
         is held beside these is ours. Where it is more, and much in comparison with the results, a
         chunk is so large that it fits into the cache, and that its numbers are a fraction of all
-        results.
+        results. Where it is less, but more than shares of both, a few chunks do. Results that are
+        joined are written sooner in chunks that fit into the cache, if the batch does not. Before
+        `BARRIERS_STAND` what is held is a kernel more in each chunk: other batches that are joined,
+        or outside of the cache, are then evaluated at once.
 
         Args:
             results: numbers.
@@ -169,13 +176,25 @@ class Tape:
         apart = self._apart(needed, samples)
         readers = Counter(number.place for o in needed for number in _computed(o.operands))
         kept = sum(readers[o.place] > 1 and expression_of([o.name]).kept for o in needed)
-        held = len(apart | self._worth_holding(needed, wanted, samples, apart))
         everything = sum(numbers.size for numbers in results)
-        if held <= max(kept + stored, HELD_SHARE * everything):
-            return samples
         joined = sum(numbers.size for numbers in results if numbers.size > 1)
-        together = held + kept + joined + everything
-        chunk = min(CACHED // together, int(CHUNK_SHARE * samples * everything / together))
+        held = self._worth_holding(needed, wanted, samples, apart)
+        together = len(apart | held) + kept + joined + everything
+        # Fewer numbers are worth a pass through memory outside of the cache: what a chunk holds.
+        inside = min(samples, max(least, CACHED // together))
+        chosen = len(self._worth_holding(needed, wanted, inside, apart) - apart)
+        if len(apart | held) > max(kept + stored, HELD_SHARE * everything):
+            chunk = min(CACHED // together, int(CHUNK_SHARE * samples * everything / together))
+        elif chosen <= max(stored, CHOSEN_SHARE * everything):
+            return samples
+        elif joined and inside < samples:
+            chunk = inside
+        elif chosen > KEPT_SHARE * kept + stored and (
+            BARRIERS_STAND or (not joined and inside == samples)
+        ):
+            chunk = min(inside, -(-samples // CHUNKS))
+        else:
+            return samples
         chunks = max(1, min(-(-samples // max(1, chunk)), samples // least))
         return -(-samples // chunks)
 
