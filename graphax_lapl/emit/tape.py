@@ -13,9 +13,9 @@ from jax import lax
 from ..program.fusion import CACHED, UNBOUNDED, Fusion, Step
 from ..program.regions import SINE_DTYPES, SINES
 from ..program.sines import SINES_SIZE
-from ..program.timings import expression_of
+from ..program.timings import KERNEL, expression_of
 from .holding import held
-from .numbers import Numbers, filled
+from .numbers import BATCH, Numbers, filled
 from .sines import Pair, sine_and_cosine_from
 
 __all__ = ["Tape"]
@@ -23,6 +23,13 @@ __all__ = ["Tape"]
 #: Of the results: what more is held without evaluating samples in chunks, and what a chunk takes.
 HELD_SHARE = 0.25
 CHUNK_SHARE = 1 / 7
+#: Of what is held for the whole batch, sines included: what a chunk holds, at least.
+HELD_IN_CHUNKS = 1 / 3
+#: Most kernels that few samples wait for: from so many on XLA's runtime hands them to other
+#: threads, which takes longer than they do.
+FEW_KERNELS = 8
+#: Nanoseconds of holding a number of few samples.
+FEW_HOLDING = KERNEL
 #: Of a sine and cosine, as `Tape.apply` writes them: with JAX's usual accuracy.
 NO_OPTIONS = ("", "{'accuracy': None}")
 #: Operations on known numbers that are carried out at once: positions are compared by them.
@@ -165,19 +172,25 @@ class Tape:
             least: samples in a chunk.
             stored: numbers that products and sums of arrays write, where a program has arrays.
         """
-        needed, wanted = self._needed(results)
+        needed, wanted, joined = self._needed(results)
         apart = self._apart(needed, samples)
         readers = Counter(number.place for o in needed for number in _computed(o.operands))
         kept = sum(readers[o.place] > 1 and expression_of([o.name]).kept for o in needed)
-        held = len(apart | self._worth_holding(needed, wanted, samples, apart))
+        held = len(apart | self._worth_holding(needed, wanted, joined, samples, apart))
         everything = sum(numbers.size for numbers in results)
         if held <= max(kept + stored, HELD_SHARE * everything):
             return samples
-        joined = sum(numbers.size for numbers in results if numbers.size > 1)
-        together = held + kept + joined + everything
+        together = held + kept + sum(n.size for n in results if n.size > 1) + everything
         chunk = min(CACHED // together, int(CHUNK_SHARE * samples * everything / together))
         chunks = max(1, min(-(-samples // max(1, chunk)), samples // least))
-        return -(-samples // chunks)
+        while chunks > 1:
+            chunk = -(-samples // chunks)
+            # What is not worth holding for a chunk is evaluated again by every reader.
+            own = len(apart | self._worth_holding(needed, wanted, joined, chunk, apart))
+            if own >= HELD_IN_CHUNKS * held:
+                return chunk
+            chunks //= 2
+        return samples
 
     def kernels(self, results: Sequence[Numbers]) -> tuple[int, int]:
         """What XLA makes of the results for one sample.
@@ -186,7 +199,7 @@ class Tape:
             How many dear numbers it keeps, each in a kernel, and how many operations it writes into
             these and the results': all others, once for every number that is made of them.
         """
-        needed, wanted = self._needed(results)
+        needed, wanted, _ = self._needed(results)
         inside: dict[int, int] = {}  # for each number a set of operations, as bits
         kept, repeated = 0, 0
         for k, operation in enumerate(needed):
@@ -200,9 +213,11 @@ class Tape:
         repeated += sum(inside.get(place, 0).bit_count() for place in wanted)
         return kept, repeated
 
-    def _needed(self, results: Sequence[Numbers]) -> tuple[list[_Operation], list[int]]:
-        """The operations that results need, and the places of these."""
+    def _needed(self, results: Sequence[Numbers]) -> tuple[list[_Operation], list[int], set[int]]:
+        """The operations that results need, and the places of these, and of those in arrays."""
         wanted = [number.place for numbers in results for number in _computed(numbers.ravel())]
+        arrays = [numbers for numbers in results if numbers.size > 1]
+        joined = {number.place for numbers in arrays for number in _computed(numbers.ravel())}
         live = set(wanted)
         needed = []
         for operation in reversed(self._operations):
@@ -210,7 +225,7 @@ class Tape:
                 needed.append(operation)
                 live.update(number.place for number in _computed(operation.operands))
         needed.reverse()
-        return needed, wanted
+        return needed, wanted, joined
 
     def _apart(self, operations: Sequence[_Operation], samples: int) -> set[int]:
         """Sines and cosines that are evaluated together for a batch of so many samples."""
@@ -228,9 +243,9 @@ class Tape:
             samples: evaluated at once.
             all_samples: the same program is evaluated for, one chunk after the other.
         """
-        needed, wanted = self._needed(results)
+        needed, wanted, joined = self._needed(results)
         apart = self._apart(needed, all_samples)
-        memory = self._worth_holding(needed, wanted, samples, apart)
+        memory = self._worth_holding(needed, wanted, joined, samples, apart)
         sine_and_cosine = sine_and_cosine_from(min(samples, SINES_SIZE))
 
         def run(inputs: Sequence[Numbers]) -> list[Numbers]:
@@ -259,6 +274,7 @@ class Tape:
         self,
         operations: Sequence[_Operation],
         wanted: Sequence[int],
+        joined: Collection[int],
         samples: int,
         apart: Collection[int],
     ) -> set[int]:
@@ -278,9 +294,13 @@ class Tape:
                         expression.inside,
                     )
                 )
-        fusion = Fusion(steps, [1] * len(moves), wanted, moves)
+        fusion = Fusion(steps, [1] * len(moves), wanted, moves, joined)
         fusion.shared.difference_update(apart)
-        return fusion.held_at(samples)
+        if samples >= BATCH:
+            return fusion.held_at(samples)
+        readers = Counter(place for step in steps for place in step.inputs)
+        kept = sum(step.kept and readers[step.outputs[0]] > 1 for step in steps)
+        return fusion.held_at(samples, max(0, FEW_KERNELS - 1 - kept), FEW_HOLDING)
 
 
 def _computed(values: Iterable[Any]) -> list[_Number]:
