@@ -228,10 +228,8 @@ def _apply(draft: Draft, item: DraftFactor, writer: RecipeWriter) -> None:
             choices.append((draft.box(set(extra)), int(not reverse), group, extra))
     limit = whole.cost.muls // max(1, ApplyOpaque(opaque, factor.shape, (), True).cost.muls)
     best = min(choices, key=lambda c: c[:2], default=None)
-    # Seeds that nothing multiplies are an identity: its image is the map's array, by one name. As
-    # many rows of a larger map as it has columns go back to other inputs by the same evaluation.
-    shared = opaque.joined and not whole.by_rows and best is not None and not best[1]
-    if best is None or best[0] > limit or (best[0] == limit and not best[2] and not shared):
+    # Seeds that nothing multiplies are an identity: its image is the map's array, by one name.
+    if best is None or best[0] > limit or (best[0] == limit and not best[2]):
         _materialize(item, writer)
         return
     _, forward, group, extra = best

@@ -23,12 +23,10 @@ __all__ = ["Tape"]
 #: Of the results: what more is held without evaluating samples in chunks, and what a chunk takes.
 HELD_SHARE = 0.25
 CHUNK_SHARE = 1 / 7
-#: Of what is held for the whole batch, sines included: what a chunk holds, at least.
-HELD_IN_CHUNKS = 1 / 3
 #: Most kernels that few samples wait for: from so many on XLA's runtime hands them to other
 #: threads, which takes longer than they do.
 FEW_KERNELS = 8
-#: Nanoseconds of holding a number of few samples.
+#: Nanoseconds of holding a number of few samples: a kernel that runs on one core.
 FEW_HOLDING = KERNEL
 #: Of a sine and cosine, as `Tape.apply` writes them: with JAX's usual accuracy.
 NO_OPTIONS = ("", "{'accuracy': None}")
@@ -183,14 +181,7 @@ class Tape:
         together = held + kept + sum(n.size for n in results if n.size > 1) + everything
         chunk = min(CACHED // together, int(CHUNK_SHARE * samples * everything / together))
         chunks = max(1, min(-(-samples // max(1, chunk)), samples // least))
-        while chunks > 1:
-            chunk = -(-samples // chunks)
-            # What is not worth holding for a chunk is evaluated again by every reader.
-            own = len(apart | self._worth_holding(needed, wanted, joined, chunk, apart))
-            if own >= HELD_IN_CHUNKS * held:
-                return chunk
-            chunks //= 2
-        return samples
+        return -(-samples // chunks)
 
     def kernels(self, results: Sequence[Numbers]) -> tuple[int, int]:
         """What XLA makes of the results for one sample.
@@ -294,10 +285,12 @@ class Tape:
                         expression.inside,
                     )
                 )
-        fusion = Fusion(steps, [1] * len(moves), wanted, moves, joined)
+        fusion = Fusion(steps, [1] * len(moves), wanted, moves, joined if samples < BATCH else ())
         fusion.shared.difference_update(apart)
         if samples >= BATCH:
             return fusion.held_at(samples)
+        if samples == 1:
+            return set()
         readers = Counter(place for step in steps for place in step.inputs)
         kept = sum(step.kept and readers[step.outputs[0]] > 1 for step in steps)
         return fusion.held_at(samples, max(0, FEW_KERNELS - 1 - kept), FEW_HOLDING)

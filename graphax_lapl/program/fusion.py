@@ -57,9 +57,6 @@ HOLDING = 4 * KERNEL
 #: Nanoseconds per element of reading an array that an expression needs, in a Jacobian by arrays,
 #: which is no chunk of a batch and has no columns beside them. Once held, one array stands for all.
 READING = OPERATION
-#: How much longer an operation takes in a loop that writes a sample's numbers side by side, and is
-#: not vectorised.
-SINGLY = 3.0
 #: Elements of all results together that still leave room in the cache.
 CACHED = 1 << 19
 #: Numbers of samples for which it is decided what to hold.
@@ -182,7 +179,12 @@ class Fusion:
         return written + samples * sum(costs[slot] for slot in kernels)
 
     def _chosen(
-        self, samples: int, memory: float, reading: float, most: int, holding: float
+        self,
+        samples: int,
+        memory: float,
+        reading: float,
+        most: int = MAX_HELD,
+        holding: float = HOLDING,
     ) -> set[int]:
         """The slots that are worth it if passing through memory and reading take so long.
 
@@ -224,7 +226,7 @@ class Fusion:
                 times, slices = max(times, repeated[slot]), slices or sliced[slot]
                 single = single or singly[slot]
                 slower = SLICED if sliced[slot] and repeated[slot] > 1 else 1.0
-                slower = max(slower, SINGLY) if singly[slot] else slower
+                slower = SLICED if singly[slot] else slower
                 counted[slot] = kernels[slot].bit_count() * repeated[slot] * slower
                 if keep is not None and slot in held and not keep(slot, counted[slot]):
                     held.remove(slot)
