@@ -124,9 +124,12 @@ def in_numbers(
     def many(size: Any, own: Sequence[bool], inputs: Sequence[Any]) -> Any:
         axes = ([0 if moves else None for moves in own],)
         call = None
-        if isinstance(size, int) and size >= BATCH:  # `jax.export` knows symbols too
+        few = isinstance(size, int) and size < BATCH
+        if isinstance(size, int) and (arrays or not few):  # `jax.export` knows symbols too
             closed, structure = traced(_types(inputs, own), _precision())
             recorded = _recorded(closed, own) if _is_small(closed.jaxpr) else None
+            if recorded is not None and few and not recorded.suits_few_samples(closed.jaxpr):
+                recorded = None
             chunk = size
             if recorded is not None and can_be_in_chunks():
                 chunk = recorded.tape.chunk(recorded.results, size, BATCH, _stored(closed.jaxpr))
@@ -215,6 +218,10 @@ class _Recorded(NamedTuple):
         """
         if any(math.prod(v.aval.shape) * v.aval.dtype.itemsize > THREADED for v in jaxpr.outvars):
             return False
+        return self.suits_few_samples(jaxpr)
+
+    def suits_few_samples(self, jaxpr: Any) -> bool:
+        """Whether a few samples wait for fewer kernels than those of a program on arrays."""
         kernels, repeated = self.tape.kernels(self.results)
         return kernels <= KERNELS * _kernels(jaxpr) and repeated <= MAX_REPEATED
 

@@ -13,9 +13,9 @@ from jax import lax
 from ..program.fusion import CACHED, UNBOUNDED, Fusion, Step
 from ..program.regions import SINE_DTYPES, SINES
 from ..program.sines import SINES_SIZE
-from ..program.timings import expression_of
+from ..program.timings import KERNEL, expression_of
 from .holding import BARRIERS_STAND, held
-from .numbers import Numbers, filled
+from .numbers import BATCH, Numbers, filled
 from .sines import Pair, sine_and_cosine_from
 
 __all__ = ["Tape"]
@@ -27,6 +27,11 @@ CHUNK_SHARE = 1 / 7
 KEPT_SHARE = 0.5
 CHOSEN_SHARE = 0.2
 CHUNKS = 3
+#: Most kernels that few samples wait for: from so many on XLA's runtime hands them to other
+#: threads, which takes longer than they do.
+FEW_KERNELS = 8
+#: Nanoseconds of holding a number of few samples: a kernel that runs on one core.
+FEW_HOLDING = KERNEL
 #: Of a sine and cosine, as `Tape.apply` writes them: with JAX's usual accuracy.
 NO_OPTIONS = ("", "{'accuracy': None}")
 #: Operations on known numbers that are carried out at once: positions are compared by them.
@@ -172,17 +177,17 @@ class Tape:
             least: samples in a chunk.
             stored: numbers that products and sums of arrays write, where a program has arrays.
         """
-        needed, wanted = self._needed(results)
+        needed, wanted, joined = self._needed(results)
         apart = self._apart(needed, samples)
         readers = Counter(number.place for o in needed for number in _computed(o.operands))
         kept = sum(readers[o.place] > 1 and expression_of([o.name]).kept for o in needed)
         everything = sum(numbers.size for numbers in results)
-        joined = sum(numbers.size for numbers in results if numbers.size > 1)
-        held = self._worth_holding(needed, wanted, samples, apart)
-        together = len(apart | held) + kept + joined + everything
+        packed = sum(numbers.size for numbers in results if numbers.size > 1)
+        held = self._worth_holding(needed, wanted, joined, samples, apart)
+        together = len(apart | held) + kept + packed + everything
         # Fewer numbers are worth a pass through memory outside of the cache: what a chunk holds.
         inside = min(samples, max(least, CACHED // together))
-        chosen = len(self._worth_holding(needed, wanted, inside, apart) - apart)
+        chosen = len(self._worth_holding(needed, wanted, joined, inside, apart) - apart)
         if len(apart | held) > max(kept + stored, HELD_SHARE * everything):
             chunk = min(CACHED // together, int(CHUNK_SHARE * samples * everything / together))
         elif chosen <= max(stored, CHOSEN_SHARE * everything):
@@ -205,7 +210,7 @@ class Tape:
             How many dear numbers it keeps, each in a kernel, and how many operations it writes into
             these and the results': all others, once for every number that is made of them.
         """
-        needed, wanted = self._needed(results)
+        needed, wanted, _ = self._needed(results)
         inside: dict[int, int] = {}  # for each number a set of operations, as bits
         kept, repeated = 0, 0
         for k, operation in enumerate(needed):
@@ -219,9 +224,11 @@ class Tape:
         repeated += sum(inside.get(place, 0).bit_count() for place in wanted)
         return kept, repeated
 
-    def _needed(self, results: Sequence[Numbers]) -> tuple[list[_Operation], list[int]]:
-        """The operations that results need, and the places of these."""
+    def _needed(self, results: Sequence[Numbers]) -> tuple[list[_Operation], list[int], set[int]]:
+        """The operations that results need, and the places of these, and of those in arrays."""
         wanted = [number.place for numbers in results for number in _computed(numbers.ravel())]
+        arrays = [numbers for numbers in results if numbers.size > 1]
+        joined = {number.place for numbers in arrays for number in _computed(numbers.ravel())}
         live = set(wanted)
         needed = []
         for operation in reversed(self._operations):
@@ -229,7 +236,7 @@ class Tape:
                 needed.append(operation)
                 live.update(number.place for number in _computed(operation.operands))
         needed.reverse()
-        return needed, wanted
+        return needed, wanted, joined
 
     def _apart(self, operations: Sequence[_Operation], samples: int) -> set[int]:
         """Sines and cosines that are evaluated together for a batch of so many samples."""
@@ -247,9 +254,9 @@ class Tape:
             samples: evaluated at once.
             all_samples: the same program is evaluated for, one chunk after the other.
         """
-        needed, wanted = self._needed(results)
+        needed, wanted, joined = self._needed(results)
         apart = self._apart(needed, all_samples)
-        memory = self._worth_holding(needed, wanted, samples, apart)
+        memory = self._worth_holding(needed, wanted, joined, samples, apart)
         sine_and_cosine = sine_and_cosine_from(min(samples, SINES_SIZE))
 
         def run(inputs: Sequence[Numbers]) -> list[Numbers]:
@@ -278,6 +285,7 @@ class Tape:
         self,
         operations: Sequence[_Operation],
         wanted: Sequence[int],
+        joined: Collection[int],
         samples: int,
         apart: Collection[int],
     ) -> set[int]:
@@ -297,9 +305,15 @@ class Tape:
                         expression.inside,
                     )
                 )
-        fusion = Fusion(steps, [1] * len(moves), wanted, moves)
+        fusion = Fusion(steps, [1] * len(moves), wanted, moves, joined if samples < BATCH else ())
         fusion.shared.difference_update(apart)
-        return fusion.held_at(samples)
+        if samples >= BATCH:
+            return fusion.held_at(samples)
+        if samples == 1:
+            return set()
+        readers = Counter(place for step in steps for place in step.inputs)
+        kept = sum(step.kept and readers[step.outputs[0]] > 1 for step in steps)
+        return fusion.held_at(samples, max(0, FEW_KERNELS - 1 - kept), FEW_HOLDING)
 
 
 def _computed(values: Iterable[Any]) -> list[_Number]:

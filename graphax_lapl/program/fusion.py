@@ -105,6 +105,7 @@ class Fusion:
         sizes: Sequence[int],
         results: Sequence[int],
         arrays: Sequence[bool],
+        side_by_side: Collection[int] = (),
     ):
         """Find out what has several readers.
 
@@ -113,8 +114,11 @@ class Fusion:
             sizes: elements of every slot.
             results: slots that results are made of, one entry for each kernel that reads them.
             arrays: for every slot whether it can be held.
+            side_by_side: results that are written beside others of the same sample, so that what
+                is evaluated with them is not vectorised.
         """
         self.steps, self.sizes, self.results = steps, sizes, results
+        self.side_by_side = side_by_side
         readers = Counter(results)
         readers.update(slot for step in steps for slot in step.inputs)
         repeated = {
@@ -148,8 +152,8 @@ class Fusion:
         """Nanoseconds of evaluating a slot once, with all that is evaluated in the same loop."""
         return self._forward(set(held), None, range(len(self.sizes)))
 
-    def held_at(self, samples: int) -> set[int]:
-        """The slots that are worth writing to memory for a batch of so many samples.
+    def held_at(self, samples: int, most: int = MAX_HELD, holding: float = HOLDING) -> set[int]:
+        """At most so many slots that are worth writing to memory for a batch of so many samples.
 
         What reading costs decides which of several slots stand for each other, and no sweep finds
         the best ones. Where it counts, what is chosen at half of it is compared: the kernels of
@@ -157,11 +161,11 @@ class Fusion:
         """
         everything = samples * sum(self.sizes[slot] for slot in self.results)
         if everything > CACHED:
-            return self._chosen(samples, MEMORY, 0.0)
-        held = self._chosen(samples, CACHE, self.reading)
+            return self._chosen(samples, MEMORY, 0.0, most, holding)
+        held = self._chosen(samples, CACHE, self.reading, most, holding)
         if not held or not self.reading:
             return held
-        other = self._chosen(samples, CACHE, self.reading / 2)
+        other = self._chosen(samples, CACHE, self.reading / 2, most, holding)
         if other == held:
             return held
         return min((held, other), key=lambda slots: self._together(slots, samples))
@@ -174,7 +178,14 @@ class Fusion:
         written = sum(KERNEL + samples * CACHE * self.sizes[slot] for slot in held)
         return written + samples * sum(costs[slot] for slot in kernels)
 
-    def _chosen(self, samples: int, memory: float, reading: float) -> set[int]:
+    def _chosen(
+        self,
+        samples: int,
+        memory: float,
+        reading: float,
+        most: int = MAX_HELD,
+        holding: float = HOLDING,
+    ) -> set[int]:
         """The slots that are worth it if passing through memory and reading take so long.
 
         One sweep from the inputs on takes what saves more than it costs, given what was taken
@@ -183,7 +194,7 @@ class Fusion:
 
         def is_worth(slot: int, evaluations: float, expression: float) -> bool:
             saved = samples * (evaluations - 1) * expression
-            return saved > HOLDING + samples * memory * self.sizes[slot]
+            return saved > holding + samples * memory * self.sizes[slot]
 
         often, held = self.unheld, set[int]()
         self._forward(
@@ -191,34 +202,40 @@ class Fusion:
         )
         costs = self._forward(held, None, held, reading)
         self._backward(held, lambda slot, times: is_worth(slot, times, costs[slot]))
-        if len(held) <= MAX_HELD:
+        if len(held) <= most:
             return held
         often, costs = self.evaluations(held), self._forward(held, None, held, reading)
-        return set(sorted(held, key=lambda slot: -(often[slot] - 1) * costs[slot])[:MAX_HELD])
+        return set(sorted(held, key=lambda slot: -(often[slot] - 1) * costs[slot])[:most])
 
     def _backward(self, held: set[int], keep: Callable[[int, float], bool] | None) -> list[float]:
         """Evaluations of every slot; removes from `held` what is not to be kept."""
         kernels = [0] * len(self.sizes)
         repeated = [1.0] * len(self.sizes)
         sliced = [False] * len(self.sizes)
+        singly = [False] * len(self.sizes)
         counted = [0.0] * len(self.sizes)
         for number, slot in enumerate(self.results):
             kernels[slot] |= 1 << number
+        for slot in self.side_by_side:
+            singly[slot] = True
         number = len(self.results)
         for step in reversed(self.steps):
-            own, times, slices = 0, 1.0, False
+            own, times, slices, single = 0, 1.0, False, False
             for slot in step.outputs:
                 own |= kernels[slot]
                 times, slices = max(times, repeated[slot]), slices or sliced[slot]
+                single = single or singly[slot]
                 slower = SLICED if sliced[slot] and repeated[slot] > 1 else 1.0
+                slower = SLICED if singly[slot] else slower
                 counted[slot] = kernels[slot].bit_count() * repeated[slot] * slower
                 if keep is not None and slot in held and not keep(slot, counted[slot]):
                     held.remove(slot)
             if step.kept or not held.isdisjoint(step.outputs):
-                own, times, slices = 1 << number, 1.0, False
+                own, times, slices, single = 1 << number, 1.0, False, False
                 number += 1
             for slot in step.inputs:
                 kernels[slot] |= own
+                singly[slot] = singly[slot] or (single and step.inside)
                 if step.inside and not step.once:
                     repeated[slot] = max(repeated[slot], times * step.work / self.sizes[slot])
                     sliced[slot] = sliced[slot] or slices or step.sliced
