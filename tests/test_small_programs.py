@@ -322,3 +322,93 @@ def test_a_batch_is_traced_as_a_batch_alone():
     np.testing.assert_array_equal(jax.vmap(jax.jit(fun))(x), 2.0 * x)
     nested = jax.vmap(jax.vmap(fun))(x.reshape(1, 3))
     np.testing.assert_array_equal(nested, 2.0 * x.reshape(1, 3))
+
+
+def mostly_known(x):
+    """Many entries are equal, zeros or constants, some of them zeros with a sign."""
+    return jnp.stack([2.0 * x[0] - x[1] * x[2], x[1] * x[2], -x[0] - 0.0 * x[2]])
+
+
+def full(n, m):
+    weights = 1.0 + np.arange(n * m).reshape(n, m) % 7
+    return lambda x: jnp.stack([jnp.dot(w * x, jnp.roll(x, k + 1)) for k, w in enumerate(weights)])
+
+
+def neighbours(n):
+    def fun(x):
+        return x * jnp.roll(x, 1) + 0.3 * jnp.roll(x, 2)
+
+    return lambda x: jnp.concatenate([fun(x)] * 2)[:n]
+
+
+@pytest.mark.parametrize("samples", [BATCH, 2**16])
+@pytest.mark.parametrize(
+    ("fun", "inputs"),
+    [
+        (mostly_known, 3),
+        (full(4, 4), 4),
+        (full(2, 7), 7),
+        (full(6, 7), 7),
+        (neighbours(11), 11),
+        (neighbours(5), 13),
+    ],
+    ids=["3x3", "4x4", "2x7", "6x7", "11x11", "5x13"],
+)
+def test_matrices_of_many_samples(fun, inputs, samples):
+    x = draw(21, samples, inputs)
+    run = jax.jit(jax.vmap(jacve(fun)))
+    compare(run(x), jax.jit(jax.vmap(jax.jacrev(fun)))(x))
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "apart", "inside", "outside"),
+    [
+        (3, 3, 2, True, True),
+        (4, 4, 4, False, True),
+        (6, 7, 7, False, True),
+        (13, 13, 3, True, True),
+        (13, 13, 13, False, False),
+        (10, 10, 2, False, False),
+        (9, 5, 5, False, False),
+        (6, 2, 2, False, False),
+        (2, 4, 2, False, False),
+    ],
+)
+def test_where_entries_are_selected(rows, columns, apart, inside, outside):
+    """Of every row so many entries are distinct, the others are zeros."""
+    x = draw(24, BATCH, rows, apart)
+
+    def matrix(row, beyond):
+        numbers = np.zeros((rows, columns), object)
+        for i in range(rows):
+            for j in range(apart):
+                numbers[i, (i + j) % columns] = row[i, j]
+        return packing.by_selection(numbers, beyond)
+
+    for beyond, expected in ((False, inside), (True, outside)):
+        found = jax.vmap(lambda row, beyond=beyond: matrix(row, beyond))
+        if not expected:
+            assert found(x) is None
+            continue
+        places = (np.arange(rows)[:, None] + np.arange(apart)) % columns
+        wanted = np.zeros((BATCH, rows, columns))
+        wanted[:, np.arange(rows)[:, None], places] = x
+        np.testing.assert_array_equal(found(x), wanted)
+
+
+def test_numbers_that_are_not_finite_stay_in_their_places():
+    x = draw(22, BATCH, 3).at[:, 1].set(jnp.inf).at[::2, 2].set(jnp.nan)
+    jacobian = jax.jit(jax.vmap(jacve(mostly_known)))(x)
+    np.testing.assert_array_equal(jacobian[:, 0, 0], 2.0)
+    np.testing.assert_array_equal(jacobian[:, 1, 1], x[:, 2])
+    np.testing.assert_array_equal(jacobian[:, 1, 2], jnp.inf)
+
+
+def test_dear_numbers_are_concatenated():
+    def fun(x):
+        return jnp.stack([jnp.exp(x[k] * x[0]) + jnp.exp(x[1] - x[k]) / x[2] for k in range(3)])
+
+    x = draw(23, BATCH, 3)
+    run = jax.jit(jax.vmap(jacve(fun)))
+    compare(run(x), jax.jit(jax.vmap(jax.jacrev(fun)))(x))
+    assert "select(" not in run.lower(x).compile().as_text()

@@ -9,14 +9,16 @@ joined so for many samples too, and in chunks by rows (`in_rows`).
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 from jax.custom_batching import custom_vmap
 
@@ -25,10 +27,16 @@ from .arrays import promoted
 from .holding import held
 from .numbers import BATCH, Numbers, joined
 
-__all__ = ["by_digits", "in_rows", "packed"]
+__all__ = ["by_digits", "by_selection", "in_rows", "packed"]
 
 #: Most operands of a concatenation that is fused.
 FUSED = 8
+#: Most entries of a matrix over which LLVM unrolls the loops.
+UNROLLED = 16
+#: Of its entries: most selections inside of the cache.
+SELECTED_SHARE = 2 / 3
+#: Most selections for every entry of a larger one.
+MAX_SELECTIONS = 112
 
 
 def packed(numbers: Mapping[int, Array], total: int) -> Array:
@@ -123,6 +131,74 @@ def in_rows(numbers: Numbers) -> Any:
         for start in range(0, total, length)
     ]
     return lax.reshape(lax.concatenate(promoted(stretches), 0), numbers.shape)
+
+
+def by_selection(numbers: Numbers, outside: bool) -> Any:
+    """The matrix of the numbers of many samples, each entry of which selects its own.
+
+    A concatenation branches for every entry. Selections along the columns, and then among the rows,
+    do not: loops over them are vectorised, or unrolled until nothing is left to select. Every entry
+    of a row evaluates all that it selects from, so wider matrices select few numbers.
+
+    Args:
+        numbers: of a matrix, or of several on top of each other.
+        outside: whether the whole batch is outside of the cache.
+
+    Returns:
+        The array; None where concatenations suit it better.
+    """
+    total, columns = numbers.size, numbers.shape[-1] if numbers.ndim > 1 else 1
+    if total <= FUSED or columns <= 2:
+        return None
+    shape = (total // columns, columns)
+    groups = [_equal(row) for row in numbers.reshape(shape)]
+    selections = sum(len(equal) - 1 for equal in groups)
+    if total <= UNROLLED:
+        if not outside and (columns < shape[0] or selections > SELECTED_SHARE * total):
+            return None
+    elif columns > FUSED:
+        if math.prod(_digits(total)) == total or selections > MAX_SELECTIONS:
+            return None
+    elif max(shape) > FUSED or not outside:
+        return None
+    values = promoted([jnp.asarray(number) for number in numbers.ravel()])
+    starts = range(0, total, columns)
+    rows = [
+        _selected(values[start : start + columns], equal)
+        if total <= UNROLLED or columns > FUSED
+        else lax.concatenate([lax.reshape(x, (1,)) for x in values[start : start + columns]], 0)
+        for start, equal in zip(starts, groups, strict=True)
+    ]
+    wide = [lax.broadcast_in_dim(row, shape, (1,)) for row in rows]
+    places = lax.broadcasted_iota(np.int32, shape, 0)
+
+    def among(low: int, high: int) -> Array:
+        if high - low == 1:
+            return wide[low]
+        middle = (low + high + 1) // 2
+        return jnp.where(places < middle, among(low, middle), among(middle, high))
+
+    return lax.reshape(among(0, len(wide)), numbers.shape)
+
+
+def _selected(row: Sequence[Array], equal: Sequence[Sequence[int]]) -> Array:
+    """A row by a selection for each of the places of equal numbers but the first."""
+    first, *others = equal
+    places = lax.iota(np.int32, len(row))
+    result = lax.broadcast_in_dim(row[first[0]], (len(row),), ())
+    for group in others:
+        chosen = functools.reduce(lax.bitwise_or, [places == place for place in group])
+        result = jnp.where(chosen, row[group[0]], result)
+    return result
+
+
+def _equal(row: Iterable[Any]) -> list[list[int]]:
+    """Where equal numbers are, most of them first; zeros of both signs differ."""
+    found: dict[Any, list[int]] = {}
+    for place, number in enumerate(row):
+        known = not isinstance(number, jax.core.Tracer)
+        found.setdefault(np.asarray(number).tobytes() if known else id(number), []).append(place)
+    return sorted(found.values(), key=len, reverse=True)
 
 
 @lru_cache(maxsize=256)

@@ -22,7 +22,7 @@ from jax import dtypes, lax
 from jax.extend.core import jaxpr_as_fun
 
 from ..program.counts import local_jaxpr
-from ..program.fusion import UNBOUNDED
+from ..program.fusion import CACHED, UNBOUNDED
 from ..program.instructions import (
     ConstantInstruction,
     EdgeInstruction,
@@ -36,7 +36,7 @@ from .chunks import can_be_in_chunks, in_chunks
 from .holding import BARRIERS_STAND, held
 from .innermost import batched_first, with_rule
 from .numbers import BATCH, CALLS, Numbers, computed, has_numbers, joined, run_numbers, split
-from .packing import FUSED, by_digits, in_rows
+from .packing import FUSED, by_digits, by_selection, in_rows
 from .tape import Tape
 
 __all__ = ["has_arrays", "has_plain_equations", "in_numbers", "is_small_program"]
@@ -50,6 +50,8 @@ KERNELS = 2
 #: ... and most operations that XLA writes into kernels, repeated for every reader: compiling as
 #: many takes a second.
 MAX_REPEATED = 6144
+#: Of all results: most dear numbers where entries select theirs.
+DEAR_SHARE = 0.5
 #: Bytes of an array from which on XLA's runtime hands kernels that wait for nothing to a second
 #: thread. An array of so many numbers is put together from more of them than it takes itself.
 THREADED = 512
@@ -136,7 +138,7 @@ def in_numbers(
             if recorded is not None and (arrays or chunk < size):
                 # A chunk's numbers are in the cache, and its loop runs on one core.
                 in_parts = in_rows if BARRIERS_STAND else _before_its_place
-                join = in_parts if chunk < size else _in_one_kernel
+                join = in_parts if chunk < size else recorded.join(size)
                 forms = (_in_numbers(closed, recorded, chunk, size, join), jaxpr_as_fun(closed))
                 numbers, other = (_structured(form, structure) for form in forms)
                 cpu = in_chunks(numbers, types, own, size, chunk) if chunk < size else None
@@ -225,6 +227,18 @@ class _Recorded(NamedTuple):
         kernels, repeated = self.tape.kernels(self.results)
         return kernels <= KERNELS * _kernels(jaxpr) and repeated <= MAX_REPEATED
 
+    def join(self, samples: int) -> Callable[[Numbers], Any]:
+        """How one kernel puts an array together for a batch.
+
+        What is selected from is repeated along the columns, and dear numbers that are repeated have
+        a kernel of their own.
+        """
+        everything = sum(numbers.size for numbers in self.results)
+        dear, _ = self.tape.kernels(self.results)
+        if samples < BATCH or dear > DEAR_SHARE * everything:
+            return _in_one_kernel
+        return functools.partial(_in_one_kernel_of_many, outside=samples * everything > CACHED)
+
 
 def _kernels(jaxpr: Any) -> int:
     """How many arrays are in memory before they are read."""
@@ -259,6 +273,12 @@ def _in_digits(numbers: Numbers) -> Any:
 def _in_one_kernel(numbers: Numbers) -> Any:
     """The array of the numbers of many samples, none of which is in memory before it."""
     return joined(numbers) if numbers.size <= FUSED else _in_digits(numbers)
+
+
+def _in_one_kernel_of_many(numbers: Numbers, outside: bool) -> Any:
+    """The same, where the kernel is vectorised if that suits the array (see `by_selection`)."""
+    selected = by_selection(numbers, outside)
+    return _in_one_kernel(numbers) if selected is None else selected
 
 
 def _before_its_place(numbers: Numbers) -> Any:
