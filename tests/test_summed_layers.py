@@ -41,7 +41,7 @@ def sums_with_weights(fun, dtype=jnp.float64):
         for operation in operations
         if isinstance(operation, Einsum)
         and not operation.output
-        and len({len(read.labels()) for read in operation.reads}) == 2
+        and len({len(read.labels) for read in operation.reads}) == 2
     ]
 
 
@@ -78,6 +78,6 @@ def test_values_and_training_steps(fun):
 def test_axes_of_weights_in_any_order():
     (operation,) = sums_with_weights(per_node)
     rows, weights = draw(4, 7, 5), draw(5, 5, 1)
-    shapes = [(7, 5) if len(r.labels()) == 2 else (5, 1) for r in operation.reads]
+    shapes = [(7, 5) if len(r.labels) == 2 else (5, 1) for r in operation.reads]
     operands = [rows if shape == (7, 5) else weights for shape in shapes]
     np.testing.assert_allclose(sum_with_weights(operation, operands), jnp.sum(rows @ weights))
