@@ -110,7 +110,7 @@ def test_few_chunks_where_half_of_what_is_kept_is_held(size):
 
 @pytest.mark.usefixtures("one_device")
 def test_joined_results_beyond_the_cache(monkeypatch):
-    states = 1.0 + jax.random.uniform(jax.random.key(8), (64 * BATCH, 6), jnp.float64)
+    states = 1.0 + jax.random.uniform(jax.random.key(8), (16 * BATCH, 6), jnp.float64)
     states = states + jnp.array([0.0, -1.5, 2.0] * 2)
 
     def fun(x):
@@ -118,7 +118,9 @@ def test_joined_results_beyond_the_cache(monkeypatch):
 
     monkeypatch.setattr(tape, "BARRIERS_STAND", False)
     assert not has_loop(lambda x: fun(x), states)
-    monkeypatch.setattr(tape, "CACHED", 100_000)
+    monkeypatch.setattr(tape, "CACHED", 150_000)
+    assert not has_loop(lambda x: fun(x), states)  # two chunks are not worth a loop
+    monkeypatch.setattr(tape, "FAR", 1)
     assert has_loop(lambda x: fun(x), states)
     expected = jax.vmap(jax.jacrev(lambda x: jnp.stack(between(*x))))(states)
     compare(jax.jit(fun)(states), expected)
