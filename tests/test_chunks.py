@@ -221,11 +221,9 @@ def test_how_many_samples_are_evaluated_at_once():
     assert Footprint(1 << 17, 1 << 12, 1 << 16).samples(1000) == 1000
 
 
-def test_the_place_of_a_chunk_is_its_counter():
+def test_the_place_of_a_chunk_has_no_sign():
     types = [jax.ShapeDtypeStruct((), jnp.float64)]
     run = in_chunks(lambda inputs: [jnp.sum(inputs[0])], types, [True], 10, 4)
     x = draw(7, 10, 3)
-    text = str(jax.make_jaxpr(run)([x]))
-    assert "select_n" not in text
-    assert " min " not in text
+    assert "select_n" not in str(jax.make_jaxpr(run)([x]))
     compare(run([x]), [jnp.sum(x, axis=1)])
