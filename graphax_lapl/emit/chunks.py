@@ -45,16 +45,17 @@ def in_chunks(form: Run, types: Any, own: Sequence[bool], size: int, chunk: int)
 
     def run(inputs: Sequence[Any]) -> Any:
         def step(state: tuple[Any, Any]) -> tuple[Any, Any]:
-            start, results = state
+            begin, results = state
+            # Slices would move it to the last place by themselves; kernels that see it are quicker.
+            start = lax.min(begin, np.uint32(size - chunk))
             results = jax.tree.map(
                 lambda result, found: lax.dynamic_update_slice_in_dim(result, found, start, 0),
                 results,
                 part(inputs, start),
             )
-            return start + chunk, results
+            return begin + chunk, results
 
-        # Slices move a start that lies too far to the last one by themselves, and only of a signed
-        # one they ask whether it counts from the end: the counter needs no kernel but its sum.
+        # Unsigned: of a signed start slices ask whether it counts from the end, which is a kernel.
         empty = jax.tree.map(lambda t: jnp.zeros((size, *t.shape), t.dtype), types)
         return lax.while_loop(lambda state: state[0] < size, step, (np.uint32(0), empty))[1]
 

@@ -27,6 +27,8 @@ CHUNK_SHARE = 1 / 7
 KEPT_SHARE = 0.5
 CHOSEN_SHARE = 0.2
 CHUNKS = 3
+#: Chunks that a batch whose results are joined is worth: fewer save less than a loop costs.
+FAR = 8
 #: Most kernels that few samples wait for: from so many on XLA's runtime hands them to other
 #: threads, which takes longer than they do.
 FEW_KERNELS = 8
@@ -167,7 +169,7 @@ class Tape:
         is held beside these is ours. Where it is more, and much in comparison with the results, a
         chunk is so large that it fits into the cache, and that its numbers are a fraction of all
         results. Where it is less, but more than shares of both, a few chunks do. Results that are
-        joined are written sooner in chunks that fit into the cache, if the batch does not. Before
+        joined are written sooner in chunks that fit into the cache, where these are many. Before
         `BARRIERS_STAND` what is held is a kernel more in each chunk: other batches that are joined,
         or outside of the cache, are then evaluated at once.
 
@@ -192,7 +194,7 @@ class Tape:
             chunk = min(CACHED // together, int(CHUNK_SHARE * samples * everything / together))
         elif chosen <= max(stored, CHOSEN_SHARE * everything):
             return samples
-        elif joined and inside < samples:
+        elif joined and FAR * inside <= samples:
             chunk = inside
         elif chosen > KEPT_SHARE * kept + stored and (
             BARRIERS_STAND or (not joined and inside == samples)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import replace
 
@@ -16,6 +17,9 @@ __all__ = ["sum_layers"]
 
 #: A sum in these is as exact as a product of matrices.
 EXACT = frozenset({np.dtype(np.float32), np.dtype(np.float64)})
+
+#: Numbers of a row from which on loops over rows are longer than writing them for the library.
+WIDE = 64
 
 
 def sum_layers(program: Program, moving: Collection[int]) -> Program:
@@ -70,6 +74,8 @@ class _LayerSums(Rewriting):
         ):
             return [root]
         weights = operation.reads[1 - rows[0]].labels
+        if math.prod(size for name, size in operation.sizes if name in weights) < WIDE:
+            return [root]
         if not self.is_whole(operation, rows[0], maker.inputs[rows[0]]):
             return [root]
         if operation.reads[rows[0]].labels != {name for name, _ in operation.sizes}:
