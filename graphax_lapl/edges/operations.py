@@ -17,6 +17,7 @@ from .terms import Number, Opaque, Structure
 from .values import immutable, lazy
 
 __all__ = [
+    "EVALUATION",
     "ApplyOpaque",
     "Assemble",
     "Combine",
