@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from graphax_lapl import hessve, jacve, laplacian_ve
+from graphax_lapl import hessve, jacve, laplacian_ve, make_plan
+from graphax_lapl.edges.operations import ApplyOpaque, MaterializeOpaque
 from tests.checks import assert_same
 
 MATRIX = np.array([[2.0, 0.3], [0.1, 1.5]])
@@ -77,3 +78,44 @@ def test_a_system_is_solved_for_value_and_inverse_alone(argnums: int | tuple[int
     text = jax.jit(jacobian).lower(*point).compile().as_text()
     solves = len(re.findall(r'custom_call_target="lapack_\w*trsm', text))
     assert solves == (2 if argnums == 1 else 4)  # each with two triangular factors
+
+
+def boundary_value_problem(u: jax.Array) -> jax.Array:
+    inner = jnp.concatenate([jnp.zeros(1), u, jnp.ones(1)])
+    return 9 * (inner[2:] - 2 * inner[1:-1] + inner[:-2]) - jnp.exp(u)
+
+
+def newton_step(u: jax.Array) -> jax.Array:
+    """Three diagonals in front of the solve."""
+    return u - jnp.linalg.solve(jax.jacfwd(boundary_value_problem)(u), boundary_value_problem(u))
+
+
+def few_columns(u: jax.Array) -> jax.Array:
+    """Columns one by one; that of u[2] is zero."""
+    right = jnp.stack([u[0] * u[1], u[1] ** 2, jnp.sin(u[3]) * u[0], u[3] * u[1]])
+    return jnp.linalg.solve(jnp.diag(jnp.arange(3.0, 7.0)) + jnp.ones((4, 4)), right)
+
+
+def rows_of_a_solution(u: jax.Array) -> jax.Array:
+    """Rows behind the solve."""
+    solution = jnp.linalg.solve(jnp.diag(jnp.arange(3.0, 7.0)) + jnp.ones((4, 4)), jnp.sin(u))
+    return jnp.stack([solution[0] * solution[1], solution[2] ** 2, jnp.cos(solution[3])])
+
+
+@pytest.mark.parametrize("fun", [newton_step, few_columns, rows_of_a_solution])
+@pytest.mark.parametrize("order", ["auto", "forward"])
+def test_a_solve_met_by_several_terms_is_evaluated_once(
+    fun: Callable[..., Any], order: str
+) -> None:
+    point = np.linspace(0.3, 1.2, 4)
+    assert_same(jacve(fun, order=order)(point), jax.jacfwd(fun)(point))
+    instructions = make_plan(fun, point, order=order).program.instructions
+    operations = [getattr(instruction, "operation", None) for instruction in instructions]
+    assert sum(isinstance(o, ApplyOpaque | MaterializeOpaque) for o in operations) == 1
+
+
+def test_a_solve_met_by_several_terms_keeps_zeros() -> None:
+    point = np.linspace(0.3, 1.2, 4)
+    found = jacve(few_columns, sparse_representation=True)(point)
+    assert found.nse == 12
+    assert_same(found.todense(), jax.jacfwd(few_columns)(point))

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from ..edges.operations import EVALUATION, ApplyOpaque, MaterializeOpaque
 from ..edges.terms import Structure
 from ..emit.chunks import can_be_in_chunks, chunked_where_large
 from ..emit.compressed import CompressedProgram
@@ -147,7 +148,10 @@ class Plan:
     def predicted_work(self) -> float:
         """Emitted operations plus memory traffic, in operations."""
         counts = self.count("flops")
-        return counts.flops + counts.bytes / BYTES_PER_OPERATION
+        steps = (getattr(i, "operation", None) for i in self.program.instructions)
+        evaluations = sum(isinstance(step, ApplyOpaque | MaterializeOpaque) for step in steps)
+        work = counts.flops + EVALUATION * evaluations
+        return work + counts.bytes / BYTES_PER_OPERATION
 
     @cached_property
     def function_flops(self) -> int:

@@ -54,9 +54,28 @@ def compose(outer: Structure, inner: Structure) -> Recipe:
     Operands of the recipe: the factors of `outer`, then those of `inner`. Its result is None where
     the product is structurally zero.
     """
+    recipe = _composed(outer, inner, ())
+    if recipe.evaluations < 2:
+        return recipe
+    # A map that several terms meet is evaluated for each of them. Written out, it is so once.
+    sides = ((0, outer), (1, inner))
+    opaque = [(side,) for side, s in sides if any(factor.opaque for factor in s.factors)]
+    written = [_composed(outer, inner, side) for side in opaque]
+    return min(recipe, *written, key=lambda found: found.work)
+
+
+def _composed(outer: Structure, inner: Structure, written: Sequence[int]) -> Recipe:
+    """The product, where the opaque factors of the sides in `written` are written out first."""
     writer = RecipeWriter(len(outer.factors) + len(inner.factors))
-    left = (outer, list(range(len(outer.factors))))
-    right = (inner, list(range(len(outer.factors), writer.inputs)))
+    first = len(outer.factors)
+    factors = [(outer, list(range(first))), (inner, list(range(first, writer.inputs)))]
+    for side in written:
+        structure, operands = factors[side]
+        arrays = without_opaque(structure)
+        assert arrays.result is not None
+        slots = writer.replay(arrays.steps, operands)
+        factors[side] = arrays.result, [slots[place] for place in arrays.operands]
+    left, right = factors
     while True:
         try:
             items = _products(left, right, writer)

@@ -17,6 +17,7 @@ from .terms import Number, Opaque, Structure
 from .values import immutable, lazy
 
 __all__ = [
+    "EVALUATION",
     "ApplyOpaque",
     "Assemble",
     "Combine",
@@ -37,6 +38,8 @@ __all__ = [
 #: Products of up to so many multiplications that are summed over so few entries are written out.
 FEW_TERMS = 4
 WRITTEN_OUT = 1 << 10
+#: What evaluating an opaque map takes beside what it computes, in multiplications.
+EVALUATION = 400
 
 
 @immutable
@@ -298,6 +301,13 @@ class ApplyOpaque:
             work = math.prod(self.extra) * out * self.opaque.work
         return Cost(muls=work, adds=work, elements=2 * touched)
 
+    @property
+    def work(self) -> int:
+        """Multiplications, where a map that says nothing of its work has those of its matrix."""
+        split = self.opaque.batch + self.opaque.outputs
+        each = self.opaque.work or math.prod(self.map_shape[split:])
+        return math.prod((*self.extra, *self.map_shape[:split], each))
+
 
 @immutable
 class MaterializeOpaque:
@@ -331,9 +341,18 @@ class MaterializeOpaque:
     @lazy
     def cost(self) -> Cost:
         """Cost of pushing the smaller identity through."""
+        return self._applied.cost
+
+    @property
+    def work(self) -> int:
+        """See `ApplyOpaque.work`."""
+        return self._applied.work
+
+    @property
+    def _applied(self) -> ApplyOpaque:
         split = self.opaque.batch + self.opaque.outputs
         core = self.map_shape[self.opaque.batch : split] if self.by_rows else self.map_shape[split:]
-        return ApplyOpaque(self.opaque, self.map_shape, core, self.by_rows).cost
+        return ApplyOpaque(self.opaque, self.map_shape, core, self.by_rows)
 
 
 Operation = Einsum | Combine | Overlay | Assemble | ApplyOpaque | MaterializeOpaque
@@ -384,6 +403,19 @@ class Recipe:
     def cost(self) -> Cost:
         """The total cost."""
         return Cost.total([Cost(ad=self.ad), *[operation.cost for operation, _ in self.steps]])
+
+    @lazy
+    def evaluations(self) -> int:
+        """How often opaque maps are evaluated."""
+        return sum(isinstance(step, ApplyOpaque | MaterializeOpaque) for step, _ in self.steps)
+
+    @lazy
+    def work(self) -> int:
+        """Multiplications, where a map that says nothing of its work has those of its matrix."""
+        return EVALUATION * self.evaluations + sum(
+            step.work if isinstance(step, ApplyOpaque | MaterializeOpaque) else step.cost.muls
+            for step, _ in self.steps
+        )
 
 
 @dataclass
