@@ -196,7 +196,7 @@ def _equal(row: Iterable[Any]) -> list[list[int]]:
     """Where equal numbers are, most of them first; zeros of both signs differ."""
     found: dict[Any, list[int]] = {}
     for place, number in enumerate(row):
-        known = not isinstance(number, jax.core.Tracer)
+        known = not isinstance(number, Array)
         found.setdefault(np.asarray(number).tobytes() if known else id(number), []).append(place)
     return sorted(found.values(), key=len, reverse=True)
 
