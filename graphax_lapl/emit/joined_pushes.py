@@ -47,7 +47,8 @@ def joined_pushes(program: Program) -> dict[int, tuple[int, ...]]:
             continue
         place, maker = made[instruction.inputs[0]]
         reference = maker.reference
-        if id(reference.equation) in valued or not _is_plain(maker):
+        few = operation.opaque.columns is not None
+        if (id(reference.equation) in valued and not few) or not _is_plain(maker):
             continue
         key = (id(reference.equation), maker.inputs, maker.present)
         group = groups.setdefault(key, {})
@@ -78,7 +79,8 @@ def _by_columns(group: dict[tuple[int, int], int], program: Program) -> bool:
     rows = sum(_sizes((operations[k, into] for k in outs), 0))
     columns = sum(_sizes((operations[out, k] for k in intos), 1))
     if not any(operation.by_rows for operation in operations.values()):
-        return len(outs) > 1 or not all(o.opaque.reverse for o in operations.values())
+        few = all(o.opaque.columns is not None for o in operations.values())
+        return few or len(outs) > 1 or not all(o.opaque.reverse for o in operations.values())
     return len(outs) > 1 and columns <= rows
 
 
