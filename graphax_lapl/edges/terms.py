@@ -42,8 +42,8 @@ Number = int | float | complex
 #: So many terms that differ in their coefficients alone are kept.
 MAX_FAMILY = 1 << 10
 
-#: Columns that are pushed through a loop over few numbers while a row is pulled back: for a row every
-#: step is written to memory and read again.
+#: Columns that are pushed through a loop over few numbers while a row is pulled back: for a row
+#: every step is written to memory and read again.
 LOOP_PULL = 8
 
 

@@ -231,7 +231,7 @@ def written_together(
     """Maps between inputs and outputs of one equation as arrays, by columns of all inputs.
 
     Where many samples share a loop over small arrays, rows of one output after the other are pulled
-    back all the same: carried as single numbers, columns of both inputs take longer.
+    back all the same where they are fewer: columns of both inputs, as single numbers, take longer.
 
     Args:
         operations: how each would be written out by itself; nothing is diagonal.
@@ -258,8 +258,8 @@ def written_together(
             for k, operation in enumerate(operations)
         ]
 
-    few = all(operation.opaque.columns is not None for operation in operations)
-    if few or not is_small_loop(references[0].equation):
+    by_columns = not any(operation.by_rows for operation in operations)
+    if by_columns or not is_small_loop(references[0].equation):
         return together(maps[0].values)
     arrays: list[Array] = for_few_samples(together, apart, BATCH)(maps[0].values)
     return arrays
@@ -285,7 +285,7 @@ def _by_columns(operations: Sequence[MaterializeOpaque], maps: Sequence[LinearMa
 
     identity = assemble(_identity((ends[-1],)), (), first.point.dtype)
     with first._in_mode("forward"):
-        if all(operation.opaque.columns is not None for operation in operations):
+        if not any(operation.by_rows for operation in operations):
             columns = first._for_all(pushed, identity)
         else:
             columns = jax.vmap(lambda column: pushed(column, *first.values))(identity)

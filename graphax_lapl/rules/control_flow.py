@@ -35,7 +35,8 @@ from .site import Piece, Site, not_before
 
 __all__ = ["diagonal_pairs", "scan_counts"]
 
-#: Numbers of all tangents that are carried, up to which a loop is dearer to pull through than to push.
+#: Numbers that the columns of all inputs carry through a loop, up to which they are pushed sooner
+#: than rows are pulled back.
 MAX_TANGENTS = 128
 
 #: For each input and output that it reaches: pairs of dimensions along which a map is diagonal.
@@ -143,7 +144,7 @@ def _loop(site: Site, i: int, k: int) -> list[Piece]:
     moving = [j for j, active in enumerate(site.equation.active) if active]
     reached = [j for j in moving if found is None or (j, k) in found]
     joined = len(reached) > 1
-    diagonal = any((found or {}).get((j, k)) for j in reached)
+    diagonal = found is not None and any(found[j, k] for j in reached)
     columns = None if diagonal else _few_columns(site, reached, k)
     pattern = entry_patterns(site.equation, given_integers(site)).get((i, k))
     limits: list[Limit] = []
@@ -160,8 +161,9 @@ def _few_columns(site: Site, intos: Sequence[int], k: int) -> int | None:
     counts = scan_counts(site.params) if site.name == "scan" else None
     if counts is None or k >= counts[1] or any(i >= sum(counts) for i in intos):
         return None
-    body = site.params["jaxpr"].jaxpr
-    types = [variable.aval for variable in body.outvars[: counts[1]]]
+    types = [variable.aval for variable in site.params["jaxpr"].jaxpr.outvars[: counts[1]]]
+    if any(jnp.issubdtype(type_.dtype, jnp.complexfloating) for type_ in types):
+        return None
     carried = sum(math.prod(t.shape) for t in types if jnp.issubdtype(t.dtype, jnp.inexact))
     columns = sum(math.prod(site.shape(i)) for i in intos)
     return columns if columns * carried <= MAX_TANGENTS else None
