@@ -98,3 +98,51 @@ def test_maps_of_all_outputs_are_written_out_at_once(fun: Callable[..., Any]) ->
     assert_same(jax.vmap(jacve(fun, argnums=(0, 1)))(*batch), expected)
     twice = jax.jacfwd(lambda x: jacve(fun, argnums=(0, 1))(x, *POINT[1:]))(POINT[0])
     assert_same(twice, jax.jacfwd(lambda x: mode(fun, (0, 1))(x, *POINT[1:]))(POINT[0]))
+
+
+def euler(y: Any, k: Any) -> Any:
+    """The end of a trajectory, of a few parameters and its start."""
+
+    def step(y: Any, _: Any) -> Any:
+        f = jnp.stack([k[0] * y[0] - k[1] * y[0] * y[1], k[2] * y[0] * y[1] - k[3] * y[1]])
+        return y + 0.02 * f, None
+
+    return jax.lax.scan(step, y, None, length=30)[0]
+
+
+def priced(a: Any, b: Any, c: Any) -> Any:
+    """A loop over many numbers, of three."""
+
+    def step(y: Any, _: Any) -> Any:
+        return jnp.maximum(a * jnp.roll(y, -1) + b * y, c * jnp.sin(y)), None
+
+    return jax.lax.scan(step, jnp.linspace(0.1, 2.0, 40), None, length=30)[0]
+
+
+def recurrent(w: Any) -> Any:
+    """A loop whose columns are many."""
+    return jax.lax.scan(lambda y, _: (jnp.tanh(w @ y), None), jnp.ones(8), None, length=30)[0]
+
+
+START, PARAMETERS = np.array([1.0, 0.5]), np.array([1.1, 0.4, 0.1, 0.3])
+EACH = {
+    "parameters": (lambda k: euler(jnp.asarray(START), k), (PARAMETERS,), 1),
+    "start": (euler, (START, PARAMETERS), 1),
+    "one leaf": (lambda x: euler(x[:2], jnp.exp(x[2:])), (np.r_[START, PARAMETERS],), 1),
+    "loss": (lambda y, k: jnp.sum((euler(y, k) - 0.8) ** 2), (START, PARAMETERS), 2),
+    "numbers": (priced, (0.5, 0.45, 0.9), 1),
+    "rows": (recurrent, (np.linspace(-0.5, 0.5, 64).reshape(8, 8),), 2),
+}
+
+
+@pytest.mark.parametrize("name", ["parameters", "start", "one leaf", "loss", "numbers", "rows"])
+def test_columns_of_few_numbers_are_pushed_at_once(name: str) -> None:
+    fun, point, loops = EACH[name]
+    argnums = tuple(range(len(point)))
+    program = jax.jit(jacve(fun, argnums=argnums))
+    expected = jax.jacrev(fun, argnums)
+    assert_same(program(*point), expected(*point))
+    assert len(re.findall(r"stablehlo\.while", program.lower(*point).as_text())) == loops
+    batch = [np.multiply.outer(np.linspace(0.9, 1.1, 256), x) for x in point]
+    assert_same(jax.vmap(program)(*batch), jax.vmap(expected)(*batch))
+    assert_same(jax.jacrev(program)(*point), jax.jacfwd(expected)(*point))

@@ -152,7 +152,7 @@ def test_loops_that_have_no_form_in_numbers():
 
 def networks(w, u, xs):
     """The last state of a recurrent network, and what a branch makes of its weights."""
-    last = lax.scan(lambda h, x: (jnp.tanh(w @ h + u @ x), None), jnp.zeros(3), xs)[0]
+    last = lax.scan(lambda h, x: (jnp.tanh(w @ h + u @ x), None), jnp.zeros(6), xs)[0]
     return lax.cond(xs[0, 0] > 0, lambda h, w, u: w.T @ h + u[:, 0], lambda h, w, u: h, last, w, u)
 
 
@@ -162,7 +162,7 @@ def loss(*args):
 
 @pytest.mark.parametrize(("fun", "loops"), [(networks, 3), (loss, 2)], ids=["networks", "loss"])
 def test_rows_go_back_through_a_loop_once_for_all_its_inputs(fun, loops):
-    args = draw(10, 3, 3), draw(11, 3, 2), draw(12, STEPS, 2)
+    args = draw(10, 6, 6), draw(11, 6, 2), draw(12, STEPS, 2)
     traced = jax.jit(jacve(fun, argnums=(0, 1))).trace(*args)
     expected = jax.jit(jax.jacrev(fun, (0, 1))).trace(*args)
     compare(traced.lower().compile()(*args), expected.lower().compile()(*args))

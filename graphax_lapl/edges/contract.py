@@ -225,7 +225,9 @@ def _apply(draft: Draft, item: DraftFactor, writer: RecipeWriter) -> None:
             elsewhere |= {n for f in rest for n in f.labels}
             involved = near_labels.union(*(f.labels for f in group)) - batch_labels
             extra = tuple(sorted(involved & elsewhere))
-            choices.append((draft.box(set(extra)), int(not reverse), group, extra))
+            count = draft.box(set(extra))
+            if not (reverse and opaque.pushes_sooner_than(count)):
+                choices.append((count, int(not reverse), group, extra))
     limit = whole.cost.muls // max(1, ApplyOpaque(opaque, factor.shape, (), True).cost.muls)
     best = min(choices, key=lambda c: c[:2], default=None)
     # Seeds that nothing multiplies are an identity: its image is the map's array, by one name.

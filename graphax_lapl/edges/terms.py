@@ -42,6 +42,10 @@ Number = int | float | complex
 #: So many terms that differ in their coefficients alone are kept.
 MAX_FAMILY = 1 << 10
 
+#: Columns that are pushed through a loop over few numbers while a row is pulled back: for a row
+#: every step is written to memory and read again.
+LOOP_PULL = 8
+
 
 @immutable
 class Opaque:
@@ -54,6 +58,8 @@ class Opaque:
         reverse: whether it can be applied to cotangents.
         work: multiplications per output element of one application, where known.
         joined: whether rows go back to other inputs of the equation by the same evaluation.
+        columns: of a loop that carries few numbers, the columns of all inputs, which are pushed
+            through it at once; None elsewhere.
     """
 
     batch: int
@@ -62,6 +68,11 @@ class Opaque:
     reverse: bool = True
     work: int | None = None
     joined: bool = False
+    columns: int | None = None
+
+    def pushes_sooner_than(self, rows: int) -> bool:
+        """Whether all columns take less than so many rows, which store every step of a loop."""
+        return self.forward and self.columns is not None and self.columns <= LOOP_PULL * rows
 
 
 @immutable

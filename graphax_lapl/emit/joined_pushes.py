@@ -1,4 +1,4 @@
-"""Maps of several outputs of one loop or branch that are written out: by columns, at once.
+"""Maps of one loop or branch that are written out: by columns of several inputs, at once.
 
 A loop that carries position and velocity has four maps. Written out one after the other, rows are
 pulled back from either output; columns of both inputs pushed together give all four, by one loop.
@@ -29,9 +29,9 @@ def joined_pushes(program: Program) -> dict[int, tuple[int, ...]]:
     """Instructions that write out all maps from some inputs to some outputs of one equation.
 
     Returns:
-        By the position of the first instruction the positions of all, where columns of all these
-        inputs are no more than rows of all outputs, or there are no rows. What they read is there
-        when the first one is due.
+        By the position of the first instruction the positions of all, where each by itself is
+        written by columns, or columns of all these inputs are no more than rows of several outputs.
+        What they read is there when the first one is due.
     """
     # A loop whose value is read keeps the way back when it is evaluated (`kept_pulls`).
     valued = {id(i.equation) for i in program.instructions if isinstance(i, PrimalInstruction)}
@@ -47,7 +47,7 @@ def joined_pushes(program: Program) -> dict[int, tuple[int, ...]]:
             continue
         place, maker = made[instruction.inputs[0]]
         reference = maker.reference
-        if id(reference.equation) in valued or not _is_plain(maker):
+        if not _is_plain(maker) or (operation.by_rows and id(reference.equation) in valued):
             continue
         key = (id(reference.equation), maker.inputs, maker.present)
         group = groups.setdefault(key, {})
@@ -74,11 +74,11 @@ def _by_columns(group: dict[tuple[int, int], int], program: Program) -> bool:
     if len(group) < len(outs) * len(intos):
         return False
     operations = {pair: _operation(program, place) for pair, place in group.items()}
+    if not any(operation.by_rows for operation in operations.values()):
+        return True
     out, into = min(outs), min(intos)
     rows = sum(_sizes((operations[k, into] for k in outs), 0))
     columns = sum(_sizes((operations[out, k] for k in intos), 1))
-    if not any(operation.by_rows for operation in operations.values()):
-        return len(outs) > 1 or not all(o.opaque.reverse for o in operations.values())
     return len(outs) > 1 and columns <= rows
 
 

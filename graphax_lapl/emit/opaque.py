@@ -231,7 +231,7 @@ def written_together(
     """Maps between inputs and outputs of one equation as arrays, by columns of all inputs.
 
     Where many samples share a loop over small arrays, rows of one output after the other are pulled
-    back all the same: carried as single numbers, columns of both inputs take longer.
+    back all the same where they are fewer: columns of both inputs, as single numbers, take longer.
 
     Args:
         operations: how each would be written out by itself; nothing is diagonal.
@@ -258,7 +258,8 @@ def written_together(
             for k, operation in enumerate(operations)
         ]
 
-    if not is_small_loop(references[0].equation):
+    by_columns = not any(operation.by_rows for operation in operations)
+    if by_columns or not is_small_loop(references[0].equation):
         return together(maps[0].values)
     arrays: list[Array] = for_few_samples(together, apart, BATCH)(maps[0].values)
     return arrays
@@ -273,18 +274,21 @@ def _by_columns(operations: Sequence[MaterializeOpaque], maps: Sequence[LinearMa
     shapes = [first.values[k].shape for k in intos]
     ends = [0, *itertools.accumulate(map(math.prod, shapes))]
 
-    def pushed(column: Array) -> list[Array]:
-        points = [first.values[k] for k in places]
+    def pushed(column: Array, *values: Array) -> list[Array]:
+        points = [values[k] for k in places]
         flat = (lax.slice(column, (low,), (high,)) for low, high in itertools.pairwise(ends))
         moved = (lax.reshape(part, shape) for part, shape in zip(flat, shapes, strict=True))
         tangents = [part.astype(x.dtype) for part, x in zip(moved, points, strict=False)]
         tangents += [jnp.zeros_like(x) for x in points[len(intos) :]]
         tangents = [varying_like(t, [x]) for t, x in zip(tangents, points, strict=True)]
-        return list(jax.jvp(first._along(first.values, places, outs), points, tangents)[1])
+        return list(jax.jvp(first._along(values, places, outs), points, tangents)[1])
 
     identity = assemble(_identity((ends[-1],)), (), first.point.dtype)
     with first._in_mode("forward"):
-        columns = jax.vmap(pushed)(identity)
+        if not any(operation.by_rows for operation in operations):
+            columns = first._for_all(pushed, identity)
+        else:
+            columns = jax.vmap(lambda column: pushed(column, *first.values))(identity)
     arrays = []
     for operation, linear in zip(operations, maps, strict=True):
         place = intos.index(linear.reference.into)

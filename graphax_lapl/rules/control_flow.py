@@ -13,12 +13,14 @@ dimensions hold the cotangent's position? Of small maps single entries are told 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ..edges.masks import Limit, pattern_mask
@@ -32,6 +34,10 @@ from .registry import defrule
 from .site import Piece, Site, not_before
 
 __all__ = ["diagonal_pairs", "scan_counts"]
+
+#: Numbers that the columns of all inputs carry through a loop, up to which they are pushed sooner
+#: than rows are pulled back.
+MAX_TANGENTS = 128
 
 #: For each input and output that it reaches: pairs of dimensions along which a map is diagonal.
 Pairs = dict[tuple[int, int], tuple[tuple[int, int], ...]]
@@ -136,12 +142,31 @@ def _loop(site: Site, i: int, k: int) -> list[Piece]:
     site.note(AS_A_WHOLE)
     forward, reverse = (True, False) if site.name == "while" else modes(site, i, k)
     moving = [j for j, active in enumerate(site.equation.active) if active]
-    joined = sum(found is None or (j, k) in found for j in moving) > 1
+    reached = [j for j in moving if found is None or (j, k) in found]
+    joined = len(reached) > 1
+    diagonal = found is not None and any(found[j, k] for j in reached)
+    columns = None if diagonal else _few_columns(site, reached, k)
     pattern = entry_patterns(site.equation, given_integers(site)).get((i, k))
     limits: list[Limit] = []
     if pattern is None and all(d != 0 for d, _ in pairs):
         limits = [not_before(*pair) for pair in _ordered_steps(site, i, k)]
-    return _linear(site, i, k, pairs, pattern, limits, forward, reverse, joined)
+    return _linear(site, i, k, pairs, pattern, limits, forward, reverse, joined, columns)
+
+
+def _few_columns(site: Site, intos: Sequence[int], k: int) -> int | None:
+    """Columns of these inputs of a loop, where it carries few numbers for all of them.
+
+    Not where every step reads or returns something of its own: that is in memory in any case.
+    """
+    counts = scan_counts(site.params) if site.name == "scan" else None
+    if counts is None or k >= counts[1] or any(i >= sum(counts) for i in intos):
+        return None
+    types = [variable.aval for variable in site.params["jaxpr"].jaxpr.outvars[: counts[1]]]
+    if any(jnp.issubdtype(type_.dtype, jnp.complexfloating) for type_ in types):
+        return None
+    carried = sum(math.prod(t.shape) for t in types if jnp.issubdtype(t.dtype, jnp.inexact))
+    columns = sum(math.prod(site.shape(i)) for i in intos)
+    return columns if columns * carried <= MAX_TANGENTS else None
 
 
 def _within(
@@ -238,6 +263,7 @@ def _linear(
     forward: bool = True,
     reverse: bool = True,
     joined: bool = False,
+    columns: int | None = None,
 ) -> list[Piece]:
     """One map, diagonal along pairs of dimensions (of input, of output), within a pattern."""
     if pattern is not None:
@@ -252,6 +278,7 @@ def _linear(
         reverse=reverse,
         limits=limits,
         joined=joined,
+        columns=None if pairs else columns,
     )
 
 

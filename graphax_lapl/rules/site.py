@@ -296,6 +296,7 @@ class Site:
         slot: str = "",
         limits: Sequence[Limit] = (),
         joined: bool = False,
+        columns: int | None = None,
     ) -> list[Piece]:
         """The partial as an opaque linear map, diagonal along the given pairs of dimensions.
 
@@ -304,7 +305,8 @@ class Site:
 
         With `slot`, the map is the equation itself with the tangent as input `i`: the others as
         they are ("each": linear in every input), or zero ("joint": linear in all of them together).
-        With `joined`, rows go back to other inputs by the same evaluation.
+        With `joined`, rows go back to other inputs by the same evaluation; so many `columns` of all
+        inputs are cheap to push.
         """
         complex_in, complex_out = self.inputs[i].is_complex, self.outputs[k].is_complex
         halves: tuple[bool | None, ...] = (None,)
@@ -329,7 +331,7 @@ class Site:
             *(names_in[d] for d in range(len(shape_in))),
         ]
         limits = _limits_of_labels(limits, names, sizes)
-        opaque = Opaque(len(batch_in), len(core_out), forward, reverse, work, joined)
+        opaque = Opaque(len(batch_in), len(core_out), forward, reverse, work, joined, columns)
         arguments = tuple(
             None
             if self.listing.value(atom) is None or (slot and (slot == "joint" or place == i))
