@@ -121,6 +121,11 @@ class Einsum:
         """Labels that the result lacks."""
         return frozenset([name for name, _ in self.sizes]).difference(self.output)
 
+    @property
+    def is_total(self) -> bool:
+        """Whether it is a number, the sum of entries of one operand."""
+        return len(self.reads) == 1 and not self.output and not self.real
+
     @lazy
     def written_out(self) -> bool:
         """Whether it is emitted as a few elementwise products instead of a product of matrices."""

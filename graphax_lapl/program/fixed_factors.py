@@ -55,9 +55,7 @@ class _Sums(Rewriting):
         operation = instruction.operation
         return (
             isinstance(operation, Einsum)
-            and len(operation.reads) == 1
-            and not operation.output
-            and not operation.real
+            and operation.is_total
             and operation.reads[0].plain_labels is not None
         )
 

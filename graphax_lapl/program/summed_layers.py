@@ -45,9 +45,7 @@ class _LayerSums(Rewriting):
         operation = instruction.operation
         return (
             isinstance(operation, Einsum)
-            and len(operation.reads) == 1
-            and not operation.output
-            and not operation.real
+            and operation.is_total
             and self.is_whole(operation, 0, instruction.inputs[0])
         )
 
