@@ -412,3 +412,29 @@ def test_dear_numbers_are_concatenated():
     run = jax.jit(jax.vmap(jacve(fun)))
     compare(run(x), jax.jit(jax.vmap(jax.jacrev(fun)))(x))
     assert "select(" not in run.lower(x).compile().as_text()
+
+
+def neighbours(x):
+    """Lorenz' equations of 1996: each row of the Jacobian has four entries, placed by a table."""
+    return (jnp.roll(x, -1) - jnp.roll(x, 2)) * jnp.roll(x, 1) - x
+
+
+@pytest.mark.parametrize(("size", "gathers"), [(8, False), (32, True)])
+def test_entries_picked_by_known_places_are_numbers(size, gathers):
+    inputs = draw(30, BATCH, size)
+    fun = jax.vmap(jacve(neighbours))
+    found = jax.jit(fun)(inputs)
+    compare(found, jax.vmap(jax.jacrev(neighbours))(inputs))
+    program = jax.jit(fun).lower(inputs).compile().as_text()
+    assert (" gather(" in program) == gathers
+
+
+def test_entries_picked_by_places_that_move_stay_in_arrays():
+    places = jnp.array([[2], [0]])
+
+    def fun(x, places):
+        dimensions = lax.GatherDimensionNumbers((), (0,), (0,))
+        return lax.gather(x, places, dimensions, (1,), mode="promise_in_bounds")
+
+    assert computed(jax.make_jaxpr(fun)(draw(31, 3), places).jaxpr) < 0
+    assert computed(jax.make_jaxpr(lambda x: fun(x, places))(draw(31, 3)).jaxpr) > 0

@@ -54,6 +54,11 @@ POINTWISE = frozenset(
     """.split()  # noqa: SIM905
 )
 
+#: Most entries that are picked by known positions as numbers: more are gathered sooner.
+PICKED = 256
+#: Of a gather that takes single entries of a vector.
+ENTRIES = lax.GatherDimensionNumbers((), (0,), (0,))
+
 #: An array of numbers: a numpy array of objects.
 Numbers = np.ndarray
 #: Carries an equation out on numbers.
@@ -96,7 +101,18 @@ def has_numbers(name: str, params: Mapping[str, Any]) -> bool:
         return not inner.effects and all(
             has_numbers(equation.primitive.name, equation.params) for equation in inner.eqns
         )
+    if name == "gather":
+        return _picks_entries(params)
     return name in POINTWISE or name in MOVES
+
+
+def _picks_entries(params: Mapping[str, Any]) -> bool:
+    """Whether a gather takes single entries of a vector, which are all there."""
+    return (
+        params["dimension_numbers"] == ENTRIES
+        and tuple(params["slice_sizes"]) == (1,)
+        and params["mode"] == lax.GatherScatterMode.PROMISE_IN_BOUNDS
+    )
 
 
 def computed(jaxpr: Any) -> int:
@@ -109,6 +125,8 @@ def computed(jaxpr: Any) -> int:
             return -1
         if name == "bitcast_convert_type" and sizes[0] != sizes[-1]:
             return -1  # a number is several
+        if name == "gather" and (sizes[-1] > PICKED or not _is_known(equation.invars[1], jaxpr)):
+            return -1
         if name in CALLS:
             inside = computed(equation.params[CALLS[name]].jaxpr)
             if inside < 0:
@@ -121,6 +139,10 @@ def computed(jaxpr: Any) -> int:
         elif name not in MOVES:
             total += sizes[-1]
     return total
+
+
+def _is_known(atom: Any, jaxpr: Any) -> bool:
+    return hasattr(atom, "val") or atom in jaxpr.constvars
 
 
 def _products(equation: Any) -> int:
@@ -195,6 +217,10 @@ def _slice(params: dict[str, Any], operand: Numbers) -> Numbers:
     return operand[tuple(map(slice, starts, limits, strides))]
 
 
+def _entries(params: dict[str, Any], operand: Numbers, places: Numbers) -> Numbers:
+    return operand[places[:, 0].astype(np.intp)]
+
+
 def _pad(params: dict[str, Any], operand: Numbers, value: Numbers) -> Numbers:
     for axis, (low, high, inside) in enumerate(params["padding_config"]):
         size = operand.shape[axis]
@@ -247,6 +273,7 @@ MOVES: dict[str, Callable[..., Any]] = {
     "broadcast_in_dim": _broadcast,
     "concatenate": lambda params, *parts: np.concatenate(parts, params["dimension"]),
     "dot_general": _product,
+    "gather": _entries,
     "pad": _pad,
     "iota": lambda params: _counting(params),
     "reduce_sum": lambda params, operand: operand.sum(tuple(params["axes"])),
