@@ -23,6 +23,7 @@ from ..edges.runs import Run
 from ..edges.terms import Structure
 from .arrays import promoted
 from .holding import held
+from .numbers import ENTRIES
 
 __all__ = ["gathered_dense", "is_gathered", "placed"]
 
@@ -39,7 +40,6 @@ MIN_GATHERED_TERMS = 4
 #: Larger ones of which at most one number in so many is an entry are zeros with entries set.
 SPARSE = 16
 
-_GATHER = lax.GatherDimensionNumbers((), (0,), (0,))
 _SCATTER = lax.ScatterDimensionNumbers((), (0,), (0,))
 
 
@@ -228,7 +228,7 @@ def _read(joined: Array, reads: np.ndarray) -> Array:
     if (reads == np.arange(first, first + size)).all():
         return joined if size == joined.shape[0] else lax.slice(joined, (first,), (first + size,))
     return lax.gather(
-        joined, reads[:, None], _GATHER, (1,), mode=lax.GatherScatterMode.PROMISE_IN_BOUNDS
+        joined, reads[:, None], ENTRIES, (1,), mode=lax.GatherScatterMode.PROMISE_IN_BOUNDS
     )
 
 

@@ -21,6 +21,7 @@ from jax import lax
 __all__ = [
     "BATCH",
     "CALLS",
+    "ENTRIES",
     "Numbers",
     "bind",
     "computed",
