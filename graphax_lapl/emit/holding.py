@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
-import numpy as np
 from jax import Array, lax
 from jax.custom_batching import custom_vmap
+from jax.experimental.xla_metadata import set_xla_metadata
 
 from ..program.regions import Region
 from ..program.scaled_rows import ScaledRows
@@ -163,26 +163,19 @@ def _on_cpu(value: Array) -> Array:
 def _written(value: Array) -> Array:
     """A linear identity that no loop is fused across, nor across its transpose.
 
-    Older compilers fuse across barriers, but not through a scatter: one element is multiplied by
-    one, in place. Its derivative and its transpose are scatters of the same kind. A second factor,
-    outside of the array and therefore dropped, makes the factors a constant: equal ones would be
-    repeated from a number, by a kernel of their own.
+    Older compilers drop barriers before they fuse, but not a call of a function that is not to be
+    inlined. What is called is a barrier, whose derivative and transpose are calls of the same kind,
+    and dropped: nothing is compiled or copied for it.
     """
     if BARRIERS_STAND:
         result: Array = lax.optimization_barrier(value)
         return result
-    if value.dtype == np.bool_:  # which no scatter multiplies
-        return _written(value.astype(np.uint8)).astype(np.bool_)
-    # In its own shape: loops that read a flat array along broadcast axes divide for every element.
-    axes = tuple(range(value.ndim))
-    places = np.stack([np.zeros(value.ndim), value.shape], axis=-2).astype(np.int32)
-    written: Array = lax.scatter_mul(
-        value,
-        places,
-        np.asarray([1, 2]).astype(value.dtype),
-        lax.ScatterDimensionNumbers((), axes, axes),
-        indices_are_sorted=True,
-        unique_indices=True,
-        mode=lax.GatherScatterMode.FILL_OR_DROP,
-    )
-    return written
+    with set_xla_metadata(inlineable="false"):
+        called: Array = _call(value)
+    return called
+
+
+@jax.jit
+def _call(value: Array) -> Array:
+    result: Array = lax.optimization_barrier(value)
+    return result
