@@ -29,7 +29,7 @@ from ..program.summed import SINES_INSIDE
 from .arrays import scaled
 from .assembly import assemble
 from .coordinates import gathered_dense, is_gathered
-from .holding import BARRIERS_STAND, Holding, held, linear_barrier
+from .holding import Holding, held, linear_barrier
 from .joined_pulls import joined_pulls
 from .joined_pushes import joined_pushes
 from .kept_pulls import kept_pulls, value_and_pull
@@ -124,7 +124,7 @@ def run_program(program: Program, inputs: Sequence[Any], holding: Holding = _NOT
                 results = [pairs[sine.argument][sine.place]]
             elif instruction.outputs and (rows := holding.rows.get(instruction.outputs[0])):
                 results = [_scaled_rows(rows, instruction, slots, of_partials)]
-            elif BARRIERS_STAND and not holding.repeated.isdisjoint(instruction.outputs):
+            elif not holding.repeated.isdisjoint(instruction.outputs):
                 results = [_repeated(instruction, values)]
             elif k in totals:
                 results = [_total(instruction, totals[k], slots, holding, dot)]
