@@ -18,7 +18,7 @@ from ..edges.terms import Structure
 from ..emit.chunks import can_be_in_chunks, chunked_where_large
 from ..emit.compressed import CompressedProgram
 from ..emit.few_samples import for_few_samples
-from ..emit.holding import HELD_SIZES, Holding
+from ..emit.holding import BARRIERS_STAND, HELD_SIZES, Holding
 from ..emit.run import dense_block, run_program
 from ..emit.small_programs import (
     has_arrays,
@@ -266,13 +266,18 @@ class Plan:
             values = dict.fromkeys(shared_work(program) - pairs.keys(), HELD_SIZES)
         else:
             values = worth_holding(program, self.again)
+        slopes = dict.fromkeys(
+            scales_before_convolutions(program) if self.again else (), HELD_SIZES
+        )
+        if BARRIERS_STAND:  # before, training steps have more kernels with them
+            values |= slopes
         values |= dict.fromkeys(compared_with_results(program), (2, UNBOUNDED))
         if sparse or not self.again:
             return Holding(values, sines=pairs, regions=whole)
         return Holding(
             values,
             worth_holding_for_derivatives(program),
-            dict.fromkeys(scales_before_convolutions(program), HELD_SIZES),
+            {} if BARRIERS_STAND else slopes,
             convolution_results(program),
             pairs,
             whole,

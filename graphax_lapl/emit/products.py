@@ -15,7 +15,7 @@ from jax.custom_derivatives import SymbolicZero, zero_from_primal
 
 from ..edges.operations import Einsum
 from .arrays import SMALL_PRODUCT, read, scaled
-from .holding import held, linear_barrier, tangents_held
+from .holding import BARRIERS_STAND, held, linear_barrier, tangents_held
 
 __all__ = ["as_exact", "matrix_product", "sum_with_weights", "vector_first"]
 
@@ -154,9 +154,10 @@ def _of_sum(primals: tuple[Array, Array], tangents: tuple[Any, Any]) -> tuple[Ar
     for tangent, other in zip(tangents, primals[::-1], strict=True):
         if isinstance(tangent, SymbolicZero):
             continue
-        tangent, other = linear_barrier(tangent), linear_barrier(other)
+        if BARRIERS_STAND:
+            tangent, other = linear_barrier(tangent), linear_barrier(other)
         part = _summed(tangent, other)
-        parts.append(part if parts else linear_barrier(part))
+        parts.append(linear_barrier(part) if BARRIERS_STAND and not parts else part)
     if not parts:
         return out, zero_from_primal(out, symbolic_zeros=True)
     return out, functools.reduce(lax.add, parts)
