@@ -227,3 +227,28 @@ def test_the_place_of_a_chunk_has_no_sign():
     x = draw(7, 10, 3)
     assert "select_n" not in str(jax.make_jaxpr(run)([x]))
     compare(run([x]), [jnp.sum(x, axis=1)])
+
+
+def predator_and_prey(y):
+    """Runge and Kutta's step for two species: four numbers of some thirty operations each."""
+
+    def rates(y):
+        return jnp.array([1.1 * y[0] - 0.4 * y[0] * y[1], 0.1 * y[0] * y[1] - 0.4 * y[1]])
+
+    k1 = rates(y)
+    k2 = rates(y + 0.025 * k1)
+    k3 = rates(y + 0.025 * k2)
+    k4 = rates(y + 0.05 * k3)
+    return y + 0.05 / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
+
+
+@pytest.mark.usefixtures("one_device")
+@pytest.mark.parametrize("size", [4 * BATCH, 16 * BATCH])
+def test_a_row_of_few_numbers_holds_what_its_kernel_repeats(monkeypatch, size):
+    held_sizes = []
+    monkeypatch.setattr(tape, "held", lambda value, sizes: held_sizes.append(1) or value)
+    points = jnp.abs(draw(21, size, 2))
+    found = jax.jit(jax.vmap(jacve(predator_and_prey)))(points)
+    np.testing.assert_allclose(found, jax.vmap(jax.jacfwd(predator_and_prey))(points), rtol=1e-12)
+    assert len(held_sizes) >= 8
+    assert not has_loop(jax.vmap(jacve(predator_and_prey)), points)

@@ -11,12 +11,14 @@ import pytest
 
 from graphax_lapl import Plan, jacve, make_plan, value_and_jacve
 from graphax_lapl.api import few_samples
+from graphax_lapl.api.compressed import CompressedPlan
 from graphax_lapl.api.planning import clear_caches
 
 RNG = np.random.default_rng(5)
 Q: Any = RNG.normal(size=3)
 V: Any = RNG.normal(size=3)
 J: Any = np.array([0.1, 0.2, 0.15])
+WEIGHTS: Any = np.random.default_rng(6).normal(size=(4, 4))
 
 
 @pytest.fixture(autouse=True)
@@ -121,3 +123,43 @@ def test_an_infinite_slope_stays_where_it_is() -> None:
     plan = make_plan(rooted, Q, V, argnums=(0, 1))
     assert plan.few is None
     assert np.isfinite(np.asarray(jacve(rooted, argnums=(0, 1))(Q, V)[1][0])).all()
+
+
+def twice_read(x: jax.Array) -> jax.Array:
+    """A loop whose start is also read at every step: two maps, of four columns each."""
+    result: jax.Array = jax.lax.fori_loop(0, 10, lambda _, y: jnp.tanh(WEIGHTS @ y) + 0.1 * x, x)
+    return result
+
+
+def test_a_loop_is_pushed_through_once_for_all_columns() -> None:
+    points = np.random.default_rng(7).uniform(0.5, 1.5, (3, 4))
+    plan = make_plan(twice_read, points[0])
+    assert plan.few is not None
+    assert plan.few.coloring.columns == 4
+    assert plan.order.few_limit > 10**6
+    derivative, wanted = jacve(twice_read), jax.jacfwd(twice_read)
+    assert_close(derivative(points[0]), wanted(points[0]))
+    assert_close(jax.vmap(derivative)(points), jax.vmap(wanted)(points))
+    # Sparse results and derivatives are those of the elimination.
+    assert_close(
+        jacve(twice_read, sparse_representation=True)(points[0]).todense(), wanted(points[0])
+    )
+    assert_close(jax.jacfwd(derivative)(points[0]), jax.jacfwd(wanted)(points[0]))
+
+
+def test_a_row_through_a_loop_counts_as_eight_columns() -> None:
+    def total(x: jax.Array) -> jax.Array:
+        return jnp.sum(jax.lax.fori_loop(0, 10, lambda _, y: jnp.sin(y) + x, x))
+
+    for size, columns in ((4, 4), (9, 0)):
+        plan = make_plan(total, np.ones(size), order="compressed")
+        assert isinstance(plan, CompressedPlan)
+        assert plan.coloring.columns == columns
+
+
+def test_a_loop_that_is_met_once_stays_with_the_elimination() -> None:
+    def decay(p: jax.Array) -> jax.Array:
+        result: jax.Array = jax.lax.fori_loop(0, 20, lambda _, y: y - 0.1 * p * y, jnp.ones(4))
+        return result
+
+    assert make_plan(decay, np.ones(4)).few is None

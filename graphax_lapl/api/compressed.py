@@ -12,7 +12,7 @@ import numpy as np
 
 from ..coloring import Coloring, Pattern, bicoloring, color_columns, color_rows, star_coloring
 from ..edges.layout import coordinate_layout, structural_nonzeros
-from ..edges.terms import Structure
+from ..edges.terms import LOOP_PULL, Structure
 from ..emit.compressed import CompressedBlock, CompressedProgram, positions_structure
 from ..errors import InvalidArgumentError, InvalidOrderError, InvalidTypeError
 from ..graph.computational_graph import ComputationalGraph
@@ -289,7 +289,12 @@ def _coloring(pattern: Pattern, mode: str, traced: Traced) -> Coloring:
         return color_columns(pattern)
     if "forward" not in _modes(traced):
         return color_rows(pattern)
-    return bicoloring(pattern, ROW_WEIGHT)
+    return bicoloring(pattern, LOOP_PULL if has_loops(traced) else ROW_WEIGHT)
+
+
+def has_loops(traced: Traced) -> bool:
+    """Whether a function has loops, through which a row is pulled by storing every step."""
+    return any(equation.primitive.name == "scan" for equation in _equations(traced.closed.jaxpr))
 
 
 def suits(traced: Traced, graph: ComputationalGraph, wanted: Compressed) -> bool:

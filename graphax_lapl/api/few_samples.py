@@ -14,7 +14,7 @@ import math
 from ..emit.small_programs import is_small_program
 from ..graph.tracing import Traced
 from ..rules.elementwise import has_finite_slopes
-from .compressed import compressed_plan, suits
+from .compressed import compressed_plan, has_loops, suits
 from .compression import Compressed
 from .plan import Plan
 
@@ -32,6 +32,10 @@ EQUATION = 400
 MARGIN = 1.25
 #: Below so many samples two forms are not worth it, and from so many on what is computed decides.
 FEWEST, MOST = 8, 64
+#: More samples than there are.
+ANY = 1 << 62
+#: Equations that elimination meets as maps it cannot see into, one for each input or output.
+LOOPS = frozenset({"scan", "while", "cond"})
 #: What lays entries out, adds them, or multiplies them with matrices. Seeds of zeros times slopes
 #: that are no finite numbers would be NaN where elimination leaves an entry out.
 LINEAR = frozenset(
@@ -43,26 +47,38 @@ LINEAR = frozenset(
 
 
 def with_few_samples(plan: Plan, traced: Traced) -> Plan:
-    """The plan, with compressed evaluation of few samples where that is predicted to be faster."""
+    """The plan, with compressed evaluation of dense results where that is predicted to be faster.
+
+    Either for few samples, or for any number where it neither does more nor starts more: loops and
+    branches are then evaluated once for all columns, as JAX does it.
+    """
     wanted = Compressed()
-    if len(plan.program.instructions) <= LONG or not suits(traced, plan.graph, wanted):
+    loops = has_loops(traced)
+    if (len(plan.program.instructions) <= LONG and not loops) or not suits(
+        traced, plan.graph, wanted
+    ):
         return plan
     if is_small_program(plan.program):
         return plan  # a single input is evaluated number by number, in hardly any kernels
     moving = [equation for equation in plan.graph.listing.equations if any(equation.active)]
-    if not all(e.name in LINEAR or has_finite_slopes(e) for e in moving):
+    finite = all(e.name in LINEAR or has_finite_slopes(e) for e in moving)
+    # Of what a loop or branch does inside elimination takes JAX's products, too.
+    if not finite and not any(e.name in LOOPS for e in moving):
         return plan
     blocks = [block for row in plan.whole.blocks for block in row]
     if sum(math.prod((*b.out_shape, *b.in_shape)) for b in blocks) > MAX_ENTRIES:
         return plan
     found = compressed_plan(plan, traced, wanted)
     one, two = plan.traced_work, found.traced_work
-    if two.equations * MARGIN > one.equations:
+    if two.predicted < one.predicted and two.equations < one.equations:
+        limit = ANY
+    elif not finite or two.equations * MARGIN > one.equations:
         return plan
-    saved, more = EQUATION * (one.equations - two.equations), two.predicted - one.predicted
-    limit = MOST if saved >= MOST * more else int(saved / more)
-    if limit < FEWEST:
-        return plan
+    else:
+        saved, more = EQUATION * (one.equations - two.equations), two.predicted - one.predicted
+        limit = MOST if saved >= MOST * more else int(saved / more)
+        if limit < FEWEST:
+            return plan
     order = dataclasses.replace(plan.order, few=wanted, few_limit=limit)
     return dataclasses.replace(plan, order=order, few=found.compressed)
 

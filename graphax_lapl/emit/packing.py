@@ -27,7 +27,7 @@ from .arrays import promoted
 from .holding import held
 from .numbers import BATCH, Numbers, joined
 
-__all__ = ["by_digits", "by_selection", "in_rows", "packed"]
+__all__ = ["FUSED", "by_digits", "by_selection", "in_rows", "packed"]
 
 #: Most operands of a concatenation that is fused.
 FUSED = 8

@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from jax import lax
 
-from ..program.fusion import CACHED, UNBOUNDED, Fusion, Step
+from ..program.fusion import CACHED, HOLDING, UNBOUNDED, Fusion, Step
 from ..program.regions import SINE_DTYPES, SINES
 from ..program.sines import SINES_SIZE
 from ..program.timings import KERNEL, expression_of
 from .holding import BARRIERS_STAND, held
 from .numbers import BATCH, Numbers, filled
+from .packing import FUSED
 from .sines import Pair, sine_and_cosine_from
 
 __all__ = ["Tape"]
@@ -34,6 +35,9 @@ FAR = 8
 FEW_KERNELS = 8
 #: Nanoseconds of holding a number of few samples: a kernel that runs on one core.
 FEW_HOLDING = KERNEL
+#: The same for many samples, of numbers that one kernel writes side by side: what it evaluates is
+#: not vectorised, and from some operations on it waits for a second thread.
+ROW_HOLDING = KERNEL / 2
 #: Of a sine and cosine, as `Tape.apply` writes them: with JAX's usual accuracy.
 NO_OPTIONS = ("", "{'accuracy': None}")
 #: Operations on known numbers that are carried out at once: positions are compared by them.
@@ -173,6 +177,9 @@ class Tape:
         `BARRIERS_STAND` what is held is a kernel more in each chunk: other batches that are joined,
         or outside of the cache, are then evaluated at once.
 
+        Few results side by side are evaluated at once where chunks would be smaller than `least`,
+        or too small for half of what is held at once.
+
         Args:
             results: numbers.
             samples: of the batch.
@@ -180,7 +187,7 @@ class Tape:
             stored: numbers that products and sums of arrays write, where a program has arrays.
         """
         needed, wanted, joined = self._needed(results)
-        apart = self._apart(needed, samples)
+        apart, row = self._apart(needed, samples), _is_row(needed, joined)
         readers = Counter(number.place for o in needed for number in _computed(o.operands))
         kept = sum(readers[o.place] > 1 and expression_of([o.name]).kept for o in needed)
         everything = sum(numbers.size for numbers in results)
@@ -192,6 +199,8 @@ class Tape:
         chosen = len(self._worth_holding(needed, wanted, joined, inside, apart) - apart)
         if len(apart | held) > max(kept + stored, HELD_SHARE * everything):
             chunk = min(CACHED // together, int(CHUNK_SHARE * samples * everything / together))
+            if row and chunk < least and not apart:
+                return samples
         elif chosen <= max(stored, CHOSEN_SHARE * everything):
             return samples
         elif joined and FAR * inside <= samples:
@@ -203,7 +212,11 @@ class Tape:
         else:
             return samples
         chunks = max(1, min(-(-samples // max(1, chunk)), samples // least))
-        return -(-samples // chunks)
+        chunk = -(-samples // chunks)
+        if row:
+            again = self._worth_holding(needed, wanted, joined, chunk, apart)
+            return samples if 2 * len(apart | again) <= len(apart | held) else chunk
+        return chunk
 
     def kernels(self, results: Sequence[Numbers]) -> tuple[int, int]:
         """What XLA makes of the results for one sample.
@@ -307,10 +320,12 @@ class Tape:
                         expression.inside,
                     )
                 )
-        fusion = Fusion(steps, [1] * len(moves), wanted, moves, joined if samples < BATCH else ())
+        row = _is_row(operations, joined)
+        side_by_side = joined if samples < BATCH or row else ()
+        fusion = Fusion(steps, [1] * len(moves), wanted, moves, side_by_side)
         fusion.shared.difference_update(apart)
         if samples >= BATCH:
-            return fusion.held_at(samples)
+            return fusion.held_at(samples, holding=ROW_HOLDING if row else HOLDING)
         if samples == 1:
             return set()
         readers = Counter(place for step in steps for place in step.inputs)
@@ -320,6 +335,15 @@ class Tape:
 
 def _computed(values: Iterable[Any]) -> list[_Number]:
     return [value for value in values if isinstance(value, _Number)]
+
+
+def _is_row(operations: Iterable[_Operation], joined: Collection[int]) -> bool:
+    """Whether one kernel writes few numbers side by side, and evaluates all that they need.
+
+    Of dear numbers XLA makes kernels by itself.
+    """
+    plain = not any(expression_of([operation.name]).kept for operation in operations)
+    return plain and 0 < len(joined) <= FUSED
 
 
 def _settled(name: str, operands: Sequence[Any]) -> Any:

@@ -41,6 +41,7 @@ from .timings import (
 
 __all__ = [
     "CACHED",
+    "HOLDING",
     "MAX_INSTRUCTIONS",
     "UNBOUNDED",
     "FusedProgram",
