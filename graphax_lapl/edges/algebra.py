@@ -23,8 +23,9 @@ from .limits import common_limits
 from .maps import IndexMap, label, renamed
 from .merge import Item, merge
 from .operations import Assemble, Recipe, RecipeWriter, Steps
+from .placement import placed
 from .repeats import add_repeats
-from .terms import Factor, Number, Structure, Term, intern_structure, with_terms
+from .terms import Factor, Number, Structure, Term, intern_structure, product_of, with_terms
 from .unify import Unsolvable, solve
 from .values import record
 
@@ -54,6 +55,9 @@ def compose(outer: Structure, inner: Structure) -> Recipe:
     Operands of the recipe: the factors of `outer`, then those of `inner`. Its result is None where
     the product is structurally zero.
     """
+    recipe = placed(outer, inner)
+    if recipe is not None:
+        return recipe
     recipe = _composed(outer, inner, ())
     if recipe.evaluations < 2:
         return recipe
@@ -312,14 +316,14 @@ def _products(
         first = term.unit if plain else term
         for second, other, operands in inner_terms:
             product = _product(first, second, kinds, *shapes)
-            scale = _product_of(term.coefficient, other.coefficient) if plain else 1
+            scale = product_of(term.coefficient, other.coefficient) if plain else 1
             found.append((product, own + operands, scale))
     items: list[Item] = []
     for product, operands, scale in found:
         writer.ad += product.ad
         slots = writer.replay(product.steps, operands)
         for made, places in product.items:
-            coefficient = _product_of(scale, made.coefficient)
+            coefficient = product_of(scale, made.coefficient)
             if coefficient != 0:
                 items.append((made.times(coefficient), [slots[place] for place in places]))
     return items
@@ -441,7 +445,7 @@ def _joined(
         [*outer.out],
         renamed(inner.into, moved),
         factors,
-        _product_of(outer.coefficient, inner.coefficient),
+        product_of(outer.coefficient, inner.coefficient),
     )
 
 
@@ -451,17 +455,10 @@ def _join(outer: Draft, inner: Draft, conj: bool, scale: Number = 1) -> Draft:
         outer.out,
         inner.into,
         [*outer.factors, *inner.factors],
-        _product_of(scale, _product_of(outer.coefficient, inner.coefficient)),
+        product_of(scale, product_of(outer.coefficient, inner.coefficient)),
         conj,
         limits=[*outer.limits, *inner.limits],
     )
-
-
-def _product_of(first: Number, second: Number) -> Number:
-    """The product, leaving exact ones alone so that an infinite coefficient stays itself."""
-    if first == 1:
-        return second
-    return first if second == 1 else first * second
 
 
 def conjugated(draft: Draft) -> Draft:

@@ -35,7 +35,16 @@ from .maps import IndexMap, renamed
 from .masks import Limit
 from .values import immutable, lazy
 
-__all__ = ["Factor", "Number", "Opaque", "Structure", "Term", "intern_structure", "with_terms"]
+__all__ = [
+    "Factor",
+    "Number",
+    "Opaque",
+    "Structure",
+    "Term",
+    "intern_structure",
+    "product_of",
+    "with_terms",
+]
 
 Number = int | float | complex
 
@@ -45,6 +54,13 @@ MAX_FAMILY = 1 << 10
 #: Columns that are pushed through a loop over few numbers while a row is pulled back: for a row
 #: every step is written to memory and read again.
 LOOP_PULL = 8
+
+
+def product_of(first: Number, second: Number) -> Number:
+    """The product, leaving exact ones alone so that an infinite coefficient stays itself."""
+    if first == 1:
+        return second
+    return first if second == 1 else first * second
 
 
 @immutable
