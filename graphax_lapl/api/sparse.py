@@ -23,6 +23,7 @@ from ..emit.assembly import assemble
 from ..emit.coordinates import placed
 from ..emit.stored import spread_values, unstacked
 from ..errors import InvalidArgumentError
+from ..graph.tracing import check_flags
 from .placement import array_specs, opened
 from .sparse_arithmetic import added, product_with_array, product_with_sparse
 from .sparse_formats import bcoo_array, bcsr_array, require_scipy, scipy_array
@@ -256,6 +257,7 @@ class SparseJacobian:
         Args:
             flat: as a matrix of shape (output size, input size) instead of one with all dimensions.
         """
+        check_flags(flat=flat)
         if flat:
             indices = np.stack(self._rows_and_columns(), axis=1).astype(np.int32)
             shape: tuple[int, ...] = self._matrix_shape()
