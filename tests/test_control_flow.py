@@ -11,6 +11,7 @@ from jax import lax
 
 from graphax_lapl import (
     NonlinearRuleError,
+    NotDifferentiableError,
     computational_graph,
     hessve,
     jacve,
@@ -278,3 +279,33 @@ def test_a_branch_is_evaluated_once_for_all_its_rows() -> None:
             np.testing.assert_allclose(own, wanted, rtol=1e-10, atol=1e-12)
     text = str(jax.make_jaxpr(jacve(fun, argnums=(0, 1), order="reverse"))(x, b))
     assert text.count(" = cond[") == 6  # the value, and five times back
+
+
+@jax.custom_jvp
+def not_to_be_moved(x: jax.Array) -> jax.Array:
+    """Must not be differentiated, as equinox' `nondifferentiable`."""
+    return 2.0 * x
+
+
+@not_to_be_moved.defjvp
+def _(primals: Any, tangents: Any) -> Any:
+    raise RuntimeError("Unexpected tangent.")
+
+
+def carried_beside(x: jax.Array) -> jax.Array:
+    """What the loop carries beside the moving array is guarded, and does not move."""
+
+    def step(carry: Any, _: None) -> Any:
+        moving, fixed = carry
+        return (jnp.sin(moving) * fixed, not_to_be_moved(fixed) / 2.0), None
+
+    return jax.lax.scan(step, (x, jnp.ones(3)), None, length=12)[0][0]
+
+
+def test_what_must_not_be_differentiated_and_does_not_move() -> None:
+    """Solvers guard what they carry; the error came from looking for structure."""
+    x = jnp.asarray([0.1, 0.5, 0.9])
+    for order in ("auto", "forward", "reverse"):
+        assert_same(jacve(carried_beside, order=order)(x), jax.jacrev(carried_beside)(x))
+    with pytest.raises(NotDifferentiableError, match="Unexpected tangent"):
+        jacve(not_to_be_moved)(x)

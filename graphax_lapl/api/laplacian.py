@@ -267,11 +267,16 @@ class LaplacianJacobian:
 
     @property
     def dense_array(self) -> Array:
-        """Shape (*output leaf, n), with n the raveled size of all differentiated leaves."""
-        columns = [
-            jnp.reshape(block.todense(), (*self.shape, math.prod(block.structure.in_shape)))
-            for block in self.blocks
-        ]
+        """Shape (*output leaf, n), with n the raveled size of all differentiated leaves.
+
+        Of what `jax.vmap` returns, the batch comes first.
+        """
+        batch = max((block.batch_shape for block in self.blocks), key=len)
+        columns = []
+        for block in self.blocks:
+            shape = (*self.shape, math.prod(block.structure.in_shape))
+            column = jnp.reshape(block.todense(), (*block.batch_shape, *shape))
+            columns.append(jnp.broadcast_to(column, (*batch, *shape)))
         return jnp.concatenate(columns, axis=-1)
 
     @property

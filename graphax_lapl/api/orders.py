@@ -243,6 +243,11 @@ def resolve_order(order: Any, graph: ComputationalGraph) -> EliminationOrder:
         vertices = _integers(order)
         _check_permutation(vertices, eliminable, graph.function)
         return EliminationOrder(vertices, graph.fingerprint)
+    if isinstance(order, int):
+        raise InvalidTypeError(
+            f"order={order!r} is no order. The second parameter is the order; for the arguments to "
+            f"differentiate write argnums={order!r}."
+        )
     raise InvalidTypeError(
         f"order must be one of {', '.join(map(repr, (*ORDERS.names(), *COMPRESSED_ORDERS)))}, a "
         "graphax_lapl.Compressed, a strategy of "
@@ -400,5 +405,5 @@ def _check_permutation(
             f"order: expected a permutation of the {len(eliminable)} eliminable vertices "
             f"1..{len(eliminable)} of {function}, got {'; '.join(problems)}. "
             "graphax_lapl.computational_graph lists the vertices, those of operators of second "
-            "order with kind='laplacian'."
+            "order with kind='laplacian'. Arguments to differentiate are named by argnums=."
         )
