@@ -17,6 +17,8 @@ from graphax_lapl import (
     jacve,
     laplacian_ve,
 )
+from graphax_lapl.rules import opaque
+from graphax_lapl.rules.bodies import Body
 from tests.checks import ORDERS, assert_same
 
 X = np.linspace(0.2, 1.3, 12).reshape(3, 4)
@@ -309,3 +311,17 @@ def test_what_must_not_be_differentiated_and_does_not_move() -> None:
         assert_same(jacve(carried_beside, order=order)(x), jax.jacrev(carried_beside)(x))
     with pytest.raises(NotDifferentiableError, match="Unexpected tangent"):
         jacve(not_to_be_moved)(x)
+
+
+def test_structure_of_a_body_traces_no_derivative(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asked of every input and output of nested loops, that took most of the planning."""
+
+    def converge(y: jax.Array) -> jax.Array:
+        return lax.while_loop(lambda s: s[0] > 0.1, lambda s: 0.5 * jnp.sin(s), y)
+
+    def body(x: jax.Array) -> jax.Array:
+        return lax.cond(x[0] > 0.0, lambda v: converge(v) * v, jnp.sin, x)
+
+    monkeypatch.setattr(opaque, "_traced", lambda *_: pytest.fail("a derivative is traced"))
+    found = Body(jax.make_jaxpr(body)(X[0]))
+    assert found.push({0: frozenset({0})}) == {0: frozenset({0})}
