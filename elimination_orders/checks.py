@@ -8,7 +8,7 @@ from typing import Any
 
 from elimination_orders.errors import InvalidObjectiveError, InvalidOrderError
 
-__all__ = ["check_between", "check_score", "check_seed"]
+__all__ = ["check_between", "check_flag", "check_score", "check_seed"]
 
 
 def check_seed(seed: Any) -> int:
@@ -23,6 +23,16 @@ def check_seed(seed: Any) -> int:
         raise InvalidOrderError(
             f"seed: expected an integer, got {seed!r}. Every integer gives a reproducible search."
         ) from None
+
+
+def check_flag(name: str, flag: Any) -> None:
+    """Make sure that a setting is True or False: "no" would be taken for True.
+
+    Raises:
+        InvalidOrderError: if it is something else.
+    """
+    if not isinstance(flag, bool):
+        raise InvalidOrderError(f"{name}: expected True or False, got {flag!r}.")
 
 
 def check_between(name: str, value: Any, low: float, high: float = math.inf) -> None:

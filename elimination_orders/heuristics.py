@@ -304,6 +304,8 @@ def check_names(argument: str, names: Iterable[str]) -> None:
     Raises:
         InvalidOrderError: if one is not.
     """
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise InvalidOrderError(f"{argument}: expected a tuple of heuristics, got {names!r}.")
     for name in names:
         if name not in HEURISTICS:
             raise InvalidOrderError(

@@ -26,8 +26,8 @@ __all__ = [
     "no_rule_refused",
 ]
 
-#: What JAX raises where a derivative does not exist in a mode.
-NO_RULE_ERRORS = (NotImplementedError, TypeError, ValueError)
+#: What JAX, or a primitive of another library, raises where a derivative does not exist in a mode.
+NO_RULE_ERRORS = (NotImplementedError, TypeError, ValueError, RuntimeError)
 
 
 class GraphaxLaplError(Exception):

@@ -114,6 +114,14 @@ def test_order_of_a_wrong_type(order: Any) -> None:
         jacve(fun, order=order)(X)
 
 
+def test_positional_argnums_are_told_from_an_order() -> None:
+    """`jax.jacrev(fun, 0)`, with the name replaced."""
+    with pytest.raises(InvalidTypeError, match="argnums=0"):
+        jacve(pair, 0)(X, X)
+    with pytest.raises(InvalidOrderError, match="argnums"):
+        jacve(pair, (0, 1))(X, X)
+
+
 def test_order_for_a_function_without_intermediates() -> None:
     """The only permutation of no vertices is the empty one."""
     assert_same(jacve(lambda x: x * 2.0, order=[])(X), np.diag([2.0, 2.0, 2.0]))

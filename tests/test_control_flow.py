@@ -11,11 +11,14 @@ from jax import lax
 
 from graphax_lapl import (
     NonlinearRuleError,
+    NotDifferentiableError,
     computational_graph,
     hessve,
     jacve,
     laplacian_ve,
 )
+from graphax_lapl.rules import opaque
+from graphax_lapl.rules.bodies import Body
 from tests.checks import ORDERS, assert_same
 
 X = np.linspace(0.2, 1.3, 12).reshape(3, 4)
@@ -278,3 +281,47 @@ def test_a_branch_is_evaluated_once_for_all_its_rows() -> None:
             np.testing.assert_allclose(own, wanted, rtol=1e-10, atol=1e-12)
     text = str(jax.make_jaxpr(jacve(fun, argnums=(0, 1), order="reverse"))(x, b))
     assert text.count(" = cond[") == 6  # the value, and five times back
+
+
+@jax.custom_jvp
+def not_to_be_moved(x: jax.Array) -> jax.Array:
+    """Must not be differentiated, as equinox' `nondifferentiable`."""
+    return 2.0 * x
+
+
+@not_to_be_moved.defjvp
+def _(primals: Any, tangents: Any) -> Any:
+    raise RuntimeError("Unexpected tangent.")
+
+
+def carried_beside(x: jax.Array) -> jax.Array:
+    """What the loop carries beside the moving array is guarded, and does not move."""
+
+    def step(carry: Any, _: None) -> Any:
+        moving, fixed = carry
+        return (jnp.sin(moving) * fixed, not_to_be_moved(fixed) / 2.0), None
+
+    return jax.lax.scan(step, (x, jnp.ones(3)), None, length=12)[0][0]
+
+
+def test_what_must_not_be_differentiated_and_does_not_move() -> None:
+    """Solvers guard what they carry; the error came from looking for structure."""
+    x = jnp.asarray([0.1, 0.5, 0.9])
+    for order in ("auto", "forward", "reverse"):
+        assert_same(jacve(carried_beside, order=order)(x), jax.jacrev(carried_beside)(x))
+    with pytest.raises(NotDifferentiableError, match="Unexpected tangent"):
+        jacve(not_to_be_moved)(x)
+
+
+def test_structure_of_a_body_traces_no_derivative(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asked of every input and output of nested loops, that took most of the planning."""
+
+    def converge(y: jax.Array) -> jax.Array:
+        return lax.while_loop(lambda s: s[0] > 0.1, lambda s: 0.5 * jnp.sin(s), y)
+
+    def body(x: jax.Array) -> jax.Array:
+        return lax.cond(x[0] > 0.0, lambda v: converge(v) * v, jnp.sin, x)
+
+    monkeypatch.setattr(opaque, "_traced", lambda *_: pytest.fail("a derivative is traced"))
+    found = Body(jax.make_jaxpr(body)(X[0]))
+    assert found.push({0: frozenset({0})}) == {0: frozenset({0})}

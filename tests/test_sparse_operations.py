@@ -462,3 +462,21 @@ def test_values_that_are_shared_or_uniform_are_read_from_where_they_are():
     )
     assert_same(scaled.todense()[tuple(result.indices.T)], scaled.data)
     assert_same(jacve(neighbours)(x), dense)
+
+
+def test_what_is_not_done_with_arrays_says_what_to_do() -> None:
+    """Numpy made an array of one object of it, and said something about concatenation."""
+    jacobian = jacve(jnp.sin, sparse_representation=True)(jnp.ones(3))
+    for call in (
+        lambda: jacobian + jnp.eye(3),
+        lambda: np.eye(3) + jacobian,
+        lambda: jnp.eye(3) - jacobian,
+        lambda: jacobian - np.eye(3),
+        lambda: np.asarray(jacobian),
+        lambda: jnp.asarray(jacobian),
+        lambda: np.linalg.solve(jacobian, np.ones(3)),
+    ):
+        with pytest.raises(InvalidTypeError, match=r"todense\(\)"):
+            call()
+    with pytest.raises(TypeError, match="unsupported operand"):
+        _ = jacobian + "a"

@@ -41,6 +41,7 @@ class Annealing(Strategy):
     window: int = 80
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_names("starts", self.starts)
         check_between("round_evaluations", self.round_evaluations, 1)
         check_between("hot", self.hot, 0.0)

@@ -11,7 +11,7 @@ from typing import Any
 
 from elimination_orders.bounds import lower_bound
 from elimination_orders.cache import Entry, PlanCache
-from elimination_orders.checks import check_seed
+from elimination_orders.checks import check_between, check_flag, check_seed
 from elimination_orders.errors import InvalidOrderError
 from elimination_orders.graph import EliminationGraph
 from elimination_orders.objectives import Objective, Score, resolve_objective
@@ -237,6 +237,14 @@ class Strategy(ABC):
     max_evaluations: int | None = None
     progress: bool = False
 
+    def __post_init__(self) -> None:
+        """Check the settings; a subclass with more of them calls this one as well."""
+        if self.seed is not None:
+            check_seed(self.seed)
+        if self.max_evaluations is not None:
+            check_between("max_evaluations", self.max_evaluations, 1)
+        check_flag("progress", self.progress)
+
     @property
     def name(self) -> str:
         """How the strategy is called in results."""
@@ -271,6 +279,7 @@ class Strategy(ABC):
         Returns:
             The order with its cost and how it was found.
         """
+        check_flag("progress", progress)
         objective = resolve_objective(objective)
         budget = Budget.parse(self.max_time if max_time is None else max_time, self.max_evaluations)
         problem = number_problem(graph, objective)

@@ -28,6 +28,7 @@ class Beam(Strategy):
     branch: int = 6
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_between("width", self.width, 1)
         check_between("branch", self.branch, 1)
 

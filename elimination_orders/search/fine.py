@@ -20,7 +20,7 @@ from elimination_orders.algebra import MemoizedAlgebra
 from elimination_orders.beyond import EdgeStep, FineResult
 from elimination_orders.bitgraph import bits
 from elimination_orders.cache import PlanCache
-from elimination_orders.checks import check_between, check_seed
+from elimination_orders.checks import check_between, check_flag, check_seed
 from elimination_orders.dual import DualProblem, DualState, Move, PathMove, VertexMove
 from elimination_orders.errors import InvalidObjectiveError, InvalidOrderError
 from elimination_orders.exact import find_edge_order, find_face_order
@@ -60,6 +60,7 @@ class FineSearch(Strategy):
     levels: int = 40
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_between("hot", self.hot, 0.0)
         check_between("cold", self.cold, 0.0)
         check_between("levels", self.levels, 1)
@@ -148,6 +149,7 @@ class FineSearch(Strategy):
         Raises:
             InvalidObjectiveError: if the objective is something else than a count of products.
         """
+        check_flag("progress", progress)
         begin = time.perf_counter()
         objective = resolve_objective(objective)
         if not objective.is_algebra_cost:

@@ -21,6 +21,7 @@ class Heuristic(Strategy):
     names: tuple[str, ...] = ("markowitz",)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_names("names", self.names)
 
     @property

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import Any
 
 from elimination_orders.bitgraph import BitProblem
 from elimination_orders.bounds import lower_bound
@@ -45,6 +46,11 @@ class Auto(Strategy):
     evaluations: int = 400
     most: int = 40_000
     questions: int = 3000
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("evaluations", "most", "questions"):
+            check_between(name, getattr(self, name), 0)
 
     def run(self, search: Search) -> None:
         """Run the stages until the lower bound is met or all are done."""
@@ -234,8 +240,12 @@ class HyperPlanner(Strategy):
     parallel: int = 1
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_between("parallel", int(self.parallel) if self.parallel is True else self.parallel, 1)
-        for method in self.methods:
+        methods: Any = self.methods
+        if not isinstance(methods, tuple | list):
+            raise InvalidOrderError(f"methods: expected a tuple of methods, got {methods!r}.")
+        for method in methods:
             self._strategy(method)
 
     @property

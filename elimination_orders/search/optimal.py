@@ -15,6 +15,7 @@ from typing import Any
 
 from elimination_orders.bitgraph import BitProblem
 from elimination_orders.bounds import lower_bound, vertex_bounds
+from elimination_orders.checks import check_between
 from elimination_orders.reductions import false_twins, first_settled, reduce_problem
 from elimination_orders.search.annealing import Annealing
 from elimination_orders.search.base import Search, Strategy
@@ -38,6 +39,10 @@ class Optimal(Strategy):
     """
 
     max_states: int = 400
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_between("max_states", self.max_states, 0)
 
     def run(self, search: Search) -> None:
         """Find a good order, then prove it or find a better one."""

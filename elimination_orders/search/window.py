@@ -33,6 +33,7 @@ class WindowDP(Strategy):
     sweeps: int = 20
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_between("width", self.width, 2, MAX_MEMBERS)
         check_between("sweeps", self.sweeps, 1)
         check_names("starts", self.starts)

@@ -13,6 +13,7 @@ import numpy as np
 from ..errors import InvalidArgumentError
 from ..graph.computational_graph import ComputationalGraph
 from ..graph.meshes import inside
+from ..graph.tracing import check_flags
 from ..plotting import figure_and_axes
 from ..program.counts import OpCounts
 from .kinds import Planner, kind_of
@@ -57,6 +58,7 @@ def computational_graph(
         InvalidArgumentError: for an unknown kind.
         FallbackError: with strict, naming the primitive and the line of the user's code.
     """
+    check_flags(strict=strict)
     chosen = kind_of(kind, {})
     function = chosen.function(fun)
     return prepare(function, args, kwargs, argnums, orders=chosen.orders, strict=strict).graph
@@ -101,7 +103,8 @@ def make_plan(
         >>> print(plan.compile()(jnp.array([1.0, 2.0, 0.0, -1.0])))
         [ 6. 12.  0. -6.]
     """
-    return Planner(kind, fun, args, kwargs, argnums, strict, options or {}).plan(order)
+    given = {} if options is None else options
+    return Planner(kind, fun, args, kwargs, argnums, strict, given).plan(order)
 
 
 def count_ops(
@@ -135,7 +138,7 @@ def count_ops(
         InvalidArgumentError: for an unknown convention, kind or option.
         FallbackError: with strict, naming the primitive and the line of the user's code.
     """
-    planner = Planner(kind, fun, args, kwargs, argnums, strict, options or {})
+    planner = Planner(kind, fun, args, kwargs, argnums, strict, {} if options is None else options)
     return planner.plan(order).count(convention)
 
 
@@ -274,9 +277,12 @@ def compare_orders(
         InvalidArgumentError: for no orders, and for an unknown kind or option.
         FallbackError: with strict, naming the primitive and the line of the user's code.
     """
+    check_flags(measure=measure)
+    if isinstance(orders, str):
+        raise InvalidArgumentError(f"orders must be a sequence of orders, got {orders!r}.")
     if not orders:
         raise InvalidArgumentError("orders must name at least one elimination order, got none.")
-    planner = Planner(kind, fun, args, kwargs, argnums, strict, options or {})
+    planner = Planner(kind, fun, args, kwargs, argnums, strict, {} if options is None else options)
     plans = [planner.plan(order) for order in orders]
     reverse = planner.plan("reverse").counts.muls
     seconds: list[float | None] = [None] * len(plans)

@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from ..errors import InvalidArgumentError
+from ..graph.tracing import check_flags, check_integer, check_number
 from .plan import Plan
 
 __all__ = ["CANDIDATES", "Autotune", "as_autotune", "measured_winner"]
@@ -76,18 +77,23 @@ class Autotune:
 
     def __post_init__(self) -> None:
         """Check the sizes."""
-        for name, least in (("batch", 1), ("rounds", 1)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise InvalidArgumentError(f"{name} must be at least {least}, got {value!r}.")
-        if any(position < 0 for position in self.shared):
+        if self.batch is not None:
+            check_integer("batch", self.batch, 1)
+        check_integer("rounds", self.rounds, 1)
+        check_flags(progress=self.progress)
+        check_number("seconds", self.seconds)
+        shared: Any = self.shared
+        if not isinstance(shared, tuple | list):
             raise InvalidArgumentError(
-                f"shared must hold positions of arguments, none of them negative, got "
-                f"{self.shared!r}."
+                f"shared must be a tuple of positions of arguments, got {shared!r}."
             )
-        if self.candidates is not None and not self.candidates:
+        for position in shared:
+            check_integer("shared: every position", position, 0)
+        candidates: Any = self.candidates
+        if candidates is not None and not (isinstance(candidates, tuple | list) and candidates):
             raise InvalidArgumentError(
-                f"candidates must name at least one order, for example {CANDIDATES[1:3]!r}."
+                "candidates must be a tuple of at least one order, for example "
+                f"{CANDIDATES[1:3]!r}, got {candidates!r}."
             )
 
 

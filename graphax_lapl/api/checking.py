@@ -13,7 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import dtypes, tree_util
 
-from ..graph.tracing import check_callable, normalized_argnums
+from ..graph.tracing import (
+    check_callable,
+    check_flags,
+    check_integer,
+    check_number,
+    normalized_argnums,
+)
 from .hessian import hessve
 from .jacobian import jacve
 from .laplacian import laplacian_ve
@@ -136,8 +142,8 @@ def check_derivatives(
         A `DerivativeReport`: print it, or ask for `.ok`, `.max_error` and `.rows`.
 
     Raises:
-        InvalidTypeError: if `fun` is not a function.
-        InvalidArgumentError: for argnums out of range.
+        InvalidTypeError: if `fun` is not a function, or `second` no flag.
+        InvalidArgumentError: for argnums out of range, and numbers that are none.
 
     Example:
         >>> import jax.numpy as jnp
@@ -146,6 +152,10 @@ def check_derivatives(
         True
     """
     check_callable(fun)
+    check_flags(second=second)
+    check_integer("directions", directions, 1)
+    check_integer("seed", seed, 0)
+    check_number("tolerance", tolerance)
     name = getattr(fun, "__name__", type(fun).__name__)
     positions, _ = normalized_argnums(argnums, len(args), name)
     orders = list(order) if isinstance(order, tuple | list) else [order]

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..coloring import Pattern
 from ..errors import InvalidArgumentError, InvalidTypeError
+from ..graph.tracing import check_flags
 
 __all__ = ["COMPRESSED_ORDERS", "Compressed"]
 
@@ -37,7 +38,7 @@ class Compressed:
 
     Raises:
         InvalidArgumentError: for an unknown mode.
-        InvalidTypeError: for a pattern that is none of these.
+        InvalidTypeError: for a pattern that is none of these, or a `check` that is no flag.
     """
 
     mode: str = "best"
@@ -50,6 +51,8 @@ class Compressed:
             raise InvalidArgumentError(
                 f"mode must be one of {', '.join(map(repr, MODES))}, got {self.mode!r}."
             )
+        if self.check is not None:
+            check_flags(check=self.check)
         if self.pattern is not None:
             object.__setattr__(self, "pattern", _pattern(self.pattern))
         if self.check is None:

@@ -10,7 +10,7 @@ import jax
 from jax import Array, tree_util
 
 from ..errors import InvalidArgumentError
-from ..graph.tracing import check_callable
+from ..graph.tracing import check_callable, check_flags
 from ..program.divergence import build_divergence
 from .jacobian import rebuild_aux
 from .orders import EliminationOrder, meeting_orders
@@ -73,6 +73,7 @@ def divergence_ve(
         6.0
     """
     check_callable(fun)
+    check_flags(has_aux=has_aux, strict=strict)
     check_stochastic(stochastic)
 
     @functools.wraps(fun, updated=())

@@ -9,7 +9,7 @@ from typing import Any
 
 from jax import tree_util
 
-from ..graph.tracing import check_callable
+from ..graph.tracing import check_callable, check_flags
 from ..program.hessian import build_hessian
 from ..program.row_hessian import build_row_hessian, most_products
 from .compression import COMPRESSED_ORDERS, Compressed
@@ -78,6 +78,7 @@ def hessve(
          [2. 0.]]
     """
     check_callable(fun)
+    check_flags(has_aux=has_aux, sparse_representation=sparse_representation, strict=strict)
 
     @functools.wraps(fun, updated=())
     def hessian(*args: Any, **kwargs: Any) -> Any:

@@ -13,7 +13,7 @@ import numpy as np
 from jax import Array, dtypes, tree_util
 
 from ..errors import InvalidArgumentError, InvalidTypeError
-from ..graph.tracing import check_callable, normalized_argnums
+from ..graph.tracing import check_callable, check_flags, normalized_argnums
 from ..program.hessian_diagonal import build_hessian_diagonal
 from .jacobian import jacve, nested, rebuild_aux
 from .orders import EliminationOrder
@@ -67,6 +67,7 @@ def hessian_diagonal(
         [24.  2.]
     """
     check_callable(fun)
+    check_flags(has_aux=has_aux, strict=strict)
 
     @functools.wraps(fun, updated=())
     def diagonal(*args: Any, **kwargs: Any) -> Any:

@@ -10,7 +10,7 @@ from jax import tree_util
 
 from ..edges.terms import intern_structure
 from ..emit.stored import block_storage
-from ..graph.tracing import check_callable
+from ..graph.tracing import check_callable, check_flags
 from ..program.instructions import Block, Program
 from .orders import EliminationOrder
 from .plan import Plan
@@ -71,6 +71,12 @@ def jacve(
         (2, 2)
     """
     check_callable(fun)
+    check_flags(
+        has_aux=has_aux,
+        count_ops=count_ops,
+        sparse_representation=sparse_representation,
+        strict=strict,
+    )
 
     @functools.wraps(fun, updated=())
     def jacobian(*args: Any, **kwargs: Any) -> Any:
@@ -105,6 +111,12 @@ def value_and_jacve(
         with count_ops the `OpCounts` follow.
     """
     check_callable(fun)
+    check_flags(
+        has_aux=has_aux,
+        count_ops=count_ops,
+        sparse_representation=sparse_representation,
+        strict=strict,
+    )
 
     @functools.wraps(fun, updated=())
     def value_and_jacobian(*args: Any, **kwargs: Any) -> Any:

@@ -13,6 +13,7 @@ from jax import tree_util
 
 from ..errors import InvalidArgumentError
 from ..graph.meshes import cast, inside
+from ..graph.tracing import check_flags
 from .divergence import divergence_plan, divergence_ve
 from .hessian import hessian_plan, hessve
 from .hessian_parts import diagonal_plan, hessian_diagonal
@@ -158,6 +159,10 @@ def kind_of(name: str, options: Mapping[str, Any]) -> Kind:
     Raises:
         InvalidArgumentError: for an unknown kind, and for options that its plan does not depend on.
     """
+    if not isinstance(options, Mapping):
+        raise InvalidArgumentError(
+            f'options must be a mapping such as {{"weights": w}}, got {options!r}.'
+        )
     kind = KINDS.get(str(name))
     if kind is None:
         raise InvalidArgumentError(
@@ -193,6 +198,7 @@ class Planner:
     ):
         """Trace the call, see `make_plan` for the arguments and errors."""
         self.name = name
+        check_flags(strict=strict)
         kind = kind_of(name, options)
 
         def follow(order: Any) -> Callable[..., Any]:

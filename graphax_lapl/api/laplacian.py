@@ -14,7 +14,7 @@ import numpy as np
 from jax import Array, dtypes, lax, tree_util
 
 from ..errors import InvalidArgumentError, InvalidTypeError
-from ..graph.tracing import Traced, check_callable
+from ..graph.tracing import Traced, check_callable, check_flags
 from ..program.counts import work_per_sample
 from ..program.laplacian import FirstOrder, LaplacianPrograms, Metric
 from ..rules.second_order import SecondOrderGraph
@@ -122,6 +122,7 @@ def laplacian_ve(
         18.0
     """
     check_callable(fun)
+    check_flags(has_aux=has_aux, compress=compress, strict=strict)
     _check_one_metric(weights, seeds)
     check_stochastic(stochastic)
     if stochastic is not None and (weights is not None or seeds is not None):
@@ -266,11 +267,16 @@ class LaplacianJacobian:
 
     @property
     def dense_array(self) -> Array:
-        """Shape (*output leaf, n), with n the raveled size of all differentiated leaves."""
-        columns = [
-            jnp.reshape(block.todense(), (*self.shape, math.prod(block.structure.in_shape)))
-            for block in self.blocks
-        ]
+        """Shape (*output leaf, n), with n the raveled size of all differentiated leaves.
+
+        Of what `jax.vmap` returns, the batch comes first.
+        """
+        batch = max((block.batch_shape for block in self.blocks), key=len)
+        columns = []
+        for block in self.blocks:
+            shape = (*self.shape, math.prod(block.structure.in_shape))
+            column = jnp.reshape(block.todense(), (*block.batch_shape, *shape))
+            columns.append(jnp.broadcast_to(column, (*batch, *shape)))
         return jnp.concatenate(columns, axis=-1)
 
     @property
@@ -347,6 +353,7 @@ def forward_laplacian(
         FallbackError: with strict, naming the primitive and the line of the user's code.
     """
     check_callable(fun)
+    check_flags(has_aux=has_aux, strict=strict)
     _check_one_metric(weights, seeds)
 
     @functools.wraps(fun, updated=())

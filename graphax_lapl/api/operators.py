@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array, dtypes, tree_util
 
 from ..errors import InvalidArgumentError, InvalidTypeError
-from ..graph.tracing import Traced, check_callable
+from ..graph.tracing import Traced, check_callable, check_flags
 from ..program.laplacian import FirstOrder, Metric
 from .coefficients import drift_of, metric_of
 from .jacobian import rebuild_aux, value_and_jacve
@@ -118,6 +118,7 @@ def second_order_operator(
         0.000000
     """
     check_callable(fun)
+    check_flags(has_aux=has_aux, compress=compress, strict=strict)
     if a is None and b is None and c is None:
         raise InvalidArgumentError("a, b and c are all None; pass at least one coefficient.")
 
@@ -198,7 +199,7 @@ def local_kinetic_energy(
         1.5
     """
     check_callable(log_psi)
-
+    check_flags(has_aux=has_aux, compress=compress, strict=strict)
     logarithm = logarithm_of(log_psi, has_aux)
 
     @functools.wraps(log_psi, updated=())

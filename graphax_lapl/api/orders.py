@@ -17,7 +17,7 @@ from elimination_orders import HEURISTICS, EliminationGraph, heuristic_order
 from ..edges.algebra import add, compose
 from ..edges.operations import Recipe
 from ..edges.terms import Structure
-from ..errors import InvalidOrderError, InvalidTypeError, PlanMismatchError
+from ..errors import InvalidArgumentError, InvalidOrderError, InvalidTypeError, PlanMismatchError
 from ..graph.computational_graph import ComputationalGraph, edge_kind
 from .compression import COMPRESSED_ORDERS, Compressed
 
@@ -121,6 +121,8 @@ class EdgeCosts:
             (multiplications, additions and elements moved, all weighted equally).
     """
 
+    UNITS = ("ad", "muls", "work")
+
     def __init__(self, unit: str = "work"):
         """Choose what is counted."""
         self.unit = unit
@@ -160,7 +162,19 @@ def elimination_graph(graph: ComputationalGraph, unit: str = "ad") -> Eliminatio
 
     A graph of scalars becomes a scalar planner graph, whose searches are compiled; any other one
     asks the edge algebra what a product or a sum costs.
+
+    Args:
+        graph: of a function, from `computational_graph`.
+        unit: what is counted: "ad" (the literature's multiplications), "muls" (those that are
+            emitted) or "work" (additions and elements moved too).
+
+    Raises:
+        InvalidArgumentError: for another unit.
     """
+    if unit not in EdgeCosts.UNITS:
+        raise InvalidArgumentError(
+            f"unit must be one of {', '.join(map(repr, EdgeCosts.UNITS))}, got {unit!r}."
+        )
     outputs = dict.fromkeys(name for name in graph.outputs if name is not None)
     vertices = [vertex.name for vertex in graph.vertices]
     if unit == "ad" and all(math.prod(vertex.shape) == 1 for vertex in graph.vertices):
@@ -229,6 +243,11 @@ def resolve_order(order: Any, graph: ComputationalGraph) -> EliminationOrder:
         vertices = _integers(order)
         _check_permutation(vertices, eliminable, graph.function)
         return EliminationOrder(vertices, graph.fingerprint)
+    if isinstance(order, int):
+        raise InvalidTypeError(
+            f"order={order!r} is no order. The second parameter is the order; for the arguments to "
+            f"differentiate write argnums={order!r}."
+        )
     raise InvalidTypeError(
         f"order must be one of {', '.join(map(repr, (*ORDERS.names(), *COMPRESSED_ORDERS)))}, a "
         "graphax_lapl.Compressed, a strategy of "
@@ -386,5 +405,5 @@ def _check_permutation(
             f"order: expected a permutation of the {len(eliminable)} eliminable vertices "
             f"1..{len(eliminable)} of {function}, got {'; '.join(problems)}. "
             "graphax_lapl.computational_graph lists the vertices, those of operators of second "
-            "order with kind='laplacian'."
+            "order with kind='laplacian'. Arguments to differentiate are named by argnums=."
         )

@@ -22,9 +22,10 @@ from ..edges.terms import Structure
 from ..emit.assembly import assemble
 from ..emit.coordinates import placed
 from ..emit.stored import spread_values, unstacked
-from ..errors import InvalidArgumentError
+from ..errors import InvalidArgumentError, InvalidTypeError
+from ..graph.tracing import check_flags
 from .placement import array_specs, opened
-from .sparse_arithmetic import added, product_with_array, product_with_sparse
+from .sparse_arithmetic import added, product_with_array, product_with_sparse, refuse_sum
 from .sparse_formats import bcoo_array, bcsr_array, require_scipy, scipy_array
 from .spy import MAX_ENTRIES, braille_spy, spy_plot
 
@@ -256,6 +257,7 @@ class SparseJacobian:
         Args:
             flat: as a matrix of shape (output size, input size) instead of one with all dimensions.
         """
+        check_flags(flat=flat)
         if flat:
             indices = np.stack(self._rows_and_columns(), axis=1).astype(np.int32)
             shape: tuple[int, ...] = self._matrix_shape()
@@ -344,9 +346,13 @@ class SparseJacobian:
 
     def __add__(self, other: Any) -> SparseJacobian:
         """Add a `SparseJacobian` of the same shapes; terms of one pattern are added at once."""
-        if not isinstance(other, SparseJacobian):
-            return NotImplemented
-        return self._sum(other)
+        return self._sum(other) if isinstance(other, SparseJacobian) else refuse_sum(other)
+
+    def __radd__(self, other: Any) -> Any:
+        """Refused: the left operand is no `SparseJacobian`."""
+        return refuse_sum(other)
+
+    __rsub__ = __radd__
 
     @opened(lambda out, into, other: out + into)
     def _sum(self, other: SparseJacobian) -> SparseJacobian:
@@ -366,9 +372,16 @@ class SparseJacobian:
         )
         return self._with(structure, arrays, sources, dtype)
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """Refused, as a conversion that nobody asked for would be large."""
+        raise InvalidTypeError(
+            f"A SparseJacobian of shape {self.shape} was taken for an array. Write .todense() for "
+            "a dense one, .to_scipy() or .to_bcoo() for a sparse matrix of another library."
+        )
+
     def __sub__(self, other: Any) -> SparseJacobian:
         """Subtract a `SparseJacobian` of the same shapes."""
-        return self + (-other) if isinstance(other, SparseJacobian) else NotImplemented
+        return self + (-other) if isinstance(other, SparseJacobian) else refuse_sum(other)
 
     # ------------------------------------------------------------------ products
 

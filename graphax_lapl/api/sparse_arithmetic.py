@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from ..edges.algebra import compose
@@ -14,8 +15,24 @@ from ..edges.terms import Structure, intern_structure
 from ..emit.assembly import assemble
 from ..emit.recipes import run_recipe
 from ..emit.stored import broadcast_values
+from ..errors import InvalidTypeError
 
-__all__ = ["added", "product_with_array", "product_with_sparse"]
+__all__ = ["added", "product_with_array", "product_with_sparse", "refuse_sum"]
+
+
+def refuse_sum(other: Any) -> Any:
+    """What the sum of a sparse Jacobian and something else is: NotImplemented.
+
+    Raises:
+        InvalidTypeError: for an array, which would make the sum dense.
+    """
+    if not hasattr(other, "ndim"):
+        return NotImplemented
+    raise InvalidTypeError(
+        f"The sum of a SparseJacobian and an array of shape {np.shape(other)} would be dense: "
+        "write J.todense() + x for it. For a sparse one differentiate the sum: the Jacobian of "
+        "x - dt * f(x) is I - dt J."
+    )
 
 
 def added(

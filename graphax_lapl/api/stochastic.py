@@ -13,6 +13,7 @@ import numpy as np
 from jax import Array, dtypes, lax
 
 from ..errors import InvalidArgumentError, InvalidTypeError
+from ..graph.tracing import check_integer
 
 __all__ = [
     "HutchPlusPlus",
@@ -171,10 +172,7 @@ def _drawn(distribution: Distribution, key: Array, shape: tuple[int, ...], dtype
 
 
 def _check(samples: Any, least: int, distribution: Any) -> None:
-    if isinstance(samples, bool) or not isinstance(samples, int) or samples < least:
-        raise InvalidArgumentError(
-            f"samples must be an integer of at least {least}, got {samples!r}."
-        )
+    check_integer("samples", samples, least)
     if not callable(distribution) and distribution not in _DISTRIBUTIONS:
         raise InvalidArgumentError(
             f"distribution must be one of {', '.join(map(repr, _DISTRIBUTIONS))} or a function "

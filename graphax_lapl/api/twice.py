@@ -124,10 +124,10 @@ def hessian_blocks(prepared: Prepared, order: Any, sparse: bool) -> list[list[li
         jax.eval_shape(first, leaves)
     except GraphaxLaplError:
         raise  # of a derivative that is taken inside a user's rule
-    except (NotImplementedError, ValueError):  # no reverse mode, as of a while loop
+    except (NotImplementedError, ValueError, RuntimeError):  # no reverse mode, as of a while loop
         first = jax.jacfwd(outputs)
         what = f"{traced.name} has no derivative that could be differentiated once more"
-        with no_rule_refused(what, "", (NotImplementedError, ValueError)):
+        with no_rule_refused(what, "", (NotImplementedError, ValueError, RuntimeError)):
             jax.eval_shape(first, leaves)
     tuned = as_autotune(order)
     if tuned is not None:  # the candidates by name are about another operator

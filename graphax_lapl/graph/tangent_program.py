@@ -62,8 +62,9 @@ def tangent_program(
         return results, [t for t, keep in zip(moved, kept, strict=True) if keep]
 
     what = f"'{equation.primitive.name}' has no derivative"
+    errors = (NotImplementedError, ValueError, RuntimeError)
     where = source_info_util.summarize(source_info)
-    with no_rule_refused(what, where, (NotImplementedError, ValueError)), equation.ctx.manager:
+    with no_rule_refused(what, where, errors), equation.ctx.manager:
         traced = jax.make_jaxpr(pushforward)(avals, [avals[k] for k in chosen])
     moves = _moving(traced.jaxpr, [k >= len(avals) for k in range(len(traced.jaxpr.invars))])
     return None if any(moves[: len(kept)]) else traced

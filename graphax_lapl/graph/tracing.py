@@ -21,7 +21,16 @@ from jax import dtypes, tree_util
 from ..errors import InvalidArgumentError, InvalidTypeError
 from .meshes import automatic, explicit_mesh, holds_explicit_axes
 
-__all__ = ["Traced", "is_traced", "trace"]
+__all__ = [
+    "Traced",
+    "check_callable",
+    "check_flags",
+    "check_integer",
+    "check_number",
+    "is_traced",
+    "normalized_argnums",
+    "trace",
+]
 
 _CONCRETE_NEEDED = (
     jax.errors.ConcretizationTypeError,
@@ -96,6 +105,27 @@ def check_callable(fun: Any) -> None:
             f"fun must be a function of arrays, got {type(fun).__name__}. Pass the function "
             "itself, not its result."
         )
+
+
+def check_flags(**flags: Any) -> None:
+    """Raise `InvalidTypeError` unless all are True or False: "no" would be taken for True."""
+    for name, flag in flags.items():
+        if not isinstance(flag, bool | np.bool_):
+            raise InvalidTypeError(
+                f"{name} must be True or False, got {type(flag).__name__} {flag!r}."
+            )
+
+
+def check_integer(name: str, value: Any, least: int) -> None:
+    """Raise `InvalidArgumentError` unless `value` is an integer of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise InvalidArgumentError(f"{name} must be an integer of at least {least}, got {value!r}.")
+
+
+def check_number(name: str, value: Any) -> None:
+    """Raise `InvalidArgumentError` unless `value` is a positive number."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not value > 0:
+        raise InvalidArgumentError(f"{name} must be a positive number, got {value!r}.")
 
 
 def normalized_argnums(

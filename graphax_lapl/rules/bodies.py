@@ -13,7 +13,7 @@ from ..edges.terms import Structure
 from ..graph.inline import flatten_jaxpr
 from ..graph.listing import Equation
 from .lowering import local_partials
-from .opaque import treatment
+from .opaque import structures_only, treatment
 from .possible_values import Possible, PossibleValues
 
 __all__ = ["Aligned", "Body", "body_of", "jaxprs_of", "partners"]
@@ -46,7 +46,11 @@ class Body:
             self.listing.vertex(atom) if active and isinstance(atom, int) else None
             for atom, active in zip(self.listing.outputs, self.active, strict=True)
         ]
-        arrows, _ = local_partials(self.listing, self.values(given or {}))
+        token = structures_only.set(True)
+        try:
+            arrows, _ = local_partials(self.listing, self.values(given or {}))
+        finally:
+            structures_only.reset(token)
         self.arrows: list[tuple[int, int, Structure]] = [
             (u, v, arrow.recipe.result)
             for (u, v), arrow in sorted(arrows.items(), key=lambda item: item[0][1])

@@ -22,6 +22,7 @@ from jax.extend.core import Primitive
 
 from ..errors import InvalidArgumentError, InvalidTypeError
 from ..graph.keys import Unstable, jaxpr_key
+from ..graph.tracing import check_flags
 from .dimensions import parse, split
 from .opaque import is_transposable
 from .registry import CALL_RULES, USER_RULES, Rule
@@ -102,6 +103,12 @@ def register_partial(
         >>> print(jacve(cube)(2.0))
         12.0
     """
+    check_flags(linear=linear, bilinear=bilinear)
+    if not (second_partials is None or isinstance(second_partials, Mapping)):
+        raise InvalidTypeError(
+            "second_partials must be a mapping from pairs of operands to blocks, got "
+            f"{type(second_partials).__name__}."
+        )
     given = [partials is not None, linear, bilinear]
     if sum(given) != 1:
         raise InvalidArgumentError(

@@ -8,6 +8,7 @@ primitive.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
 import jax
@@ -32,6 +33,7 @@ __all__ = [
     "is_transposable",
     "modes",
     "needs_all_tangents",
+    "structures_only",
     "treatment",
 ]
 
@@ -155,8 +157,15 @@ def fallback(site: Site, i: int, k: int) -> list[Piece]:
     return site.opaque(i, k, reverse=is_transposable(site, i, k))
 
 
+#: Whether only structures are asked for, as of the body of a loop, and no map is ever applied:
+#: finding out what JAX can do with it traces its derivative for every input and output.
+structures_only: ContextVar[bool] = ContextVar("structures_only", default=False)
+
+
 def is_transposable(site: Site, i: int, k: int) -> bool:
     """Whether JAX can pull cotangents back through an equation; some have a `jvp` only."""
+    if structures_only.get():
+        return True
 
     def pulled(along: Callable[[Any], Any], x: Any) -> Any:
         out, pull = jax.vjp(along, x)
@@ -167,6 +176,8 @@ def is_transposable(site: Site, i: int, k: int) -> bool:
 
 def _is_pushable(site: Site, i: int, k: int) -> bool:
     """Whether JAX can push tangents through an equation; a `custom_vjp` has no `jvp`."""
+    if structures_only.get():
+        return True
     traced = _traced(site, i, k, lambda along, x: jax.jvp(along, (x,), (x,)))
     # The tangent of a `custom_vjp` can be traced, but not evaluated.
     return traced is not None and "custom_lin" not in nested_primitives({"jaxpr": traced})

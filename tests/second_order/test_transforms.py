@@ -259,3 +259,20 @@ def test_tangent_times_envelope() -> None:
         return jnp.sum(jnp.tanh(jnp.sum(envelope[..., None] * r[:, None, None, None], axis=2)))
 
     check_second_order(fun, r, orders=("forward", "reverse"))
+
+
+def test_jacobian_of_a_batch_of_forward_laplacians() -> None:
+    """A batch, in which one block moves with the samples and one is the same for all."""
+    x = jnp.asarray(np.random.default_rng(3).standard_normal((4, 2, 3)))
+
+    def fun(x: Any, y: Any) -> Any:
+        return jnp.sum(jnp.sin(x) ** 2) + 2.0 * y
+
+    def dense(x: Any) -> Any:
+        return forward_laplacian(fun, argnums=(0, 1))(x[0], x[1]).jacobian
+
+    found = jax.jit(jax.vmap(dense))(x).dense_array
+    rows = jax.vmap(jax.jacrev(fun, (0, 1)))(x[:, 0], x[:, 1])
+    assert_same(found, jnp.concatenate(rows, axis=-1))
+    found = jax.vmap(jax.vmap(dense))(x[None]).dense_array
+    assert found.shape == (1, 4, 3, 6)
