@@ -26,10 +26,10 @@ def placed_by_tables(
 ) -> Array:
     """One term whose entries stand where static tables say, as a dense array.
 
-    Dimensions that a label of their own runs along are windows, which tables place as a whole: the
-    features of pairs of nodes. Every place reads the few windows that stand there. A scatter goes
-    number by number on one core; it is what is left where there are many more places than windows,
-    or none.
+    The last dimensions, where a label of its own runs along each, are a window, which tables place
+    as a whole: the features of a pair of nodes. Every place reads the few windows that stand there.
+    A scatter goes number by number on one core; it is what is left where there are many more places
+    than windows, or where tables place numbers.
 
     Args:
         term: the term.
@@ -37,38 +37,35 @@ def placed_by_tables(
         names: the labels of the axes of that product.
         shape: shape of the result.
     """
-    windows = _windows(term, shape)
-    table = _table(term, windows, shape) if windows else None
+    window = _window(term, shape)
+    table = _table(term, window, shape) if window else None
     if table is None:
         return _scattered(term, values, names, shape)
     labels, target, reads = table
     sizes = dict(enumerate(term.sizes))
-    lengths = tuple(shape[d] for d in windows)
-    order = (*labels, *windows.values())
-    rows = lax.reshape(broadcast_labels(values, names, order, sizes), (len(target), *lengths))
-    kept = [d for d in range(len(shape)) if d not in windows]
-    placed = _gathered(rows, target, reads)
-    placed = lax.reshape(placed, (*(shape[d] for d in kept), *lengths))
-    axes = [*kept, *windows]
-    return lax.transpose(placed, [axes.index(d) for d in range(len(shape))])
+    extents = shape[len(shape) - len(window) :]
+    rows = broadcast_labels(values, names, (*labels, *window), sizes)
+    rows = lax.reshape(rows, (len(target), *extents))
+    return lax.reshape(_gathered(rows, target, reads), shape)
 
 
-def _windows(term: Term, shape: tuple[int, ...]) -> dict[int, int]:
-    """Dimensions that one label runs along from end to end, and no other dimension reads."""
+def _window(term: Term, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Labels that run along the last dimensions from end to end, and along no other one."""
     maps: Sequence[IndexMap] = (*term.out, *term.into)
-    found = {}
-    for dimension, (axis, extent) in enumerate(zip(maps, shape, strict=True)):
+    found: tuple[int, ...] = ()
+    for axis, extent in zip(reversed(maps), reversed(shape), strict=True):
         if len(axis.parts) != 1 or axis.offset:
-            continue
+            break
         ((name, stride),) = axis.parts
         alone = sum(name in other.labels for other in maps) == 1
-        if extent > 1 and alone and stride == 1 and term.sizes[name] == extent:
-            found[dimension] = name
+        if extent == 1 or not alone or stride != 1 or term.sizes[name] != extent:
+            break
+        found = (name, *found)
     return found
 
 
 def _table(
-    term: Term, windows: dict[int, int], shape: tuple[int, ...]
+    term: Term, window: tuple[int, ...], shape: tuple[int, ...]
 ) -> tuple[tuple[int, ...], np.ndarray, np.ndarray] | None:
     """Where windows stand, None where that is no matter of a few reads for each place.
 
@@ -78,18 +75,16 @@ def _table(
     """
     maps: Sequence[IndexMap] = (*term.out, *term.into)
     sizes = dict(enumerate(term.sizes))
-    labels = tuple(sorted(term.position_labels - set(windows.values())))
+    labels = tuple(sorted(term.position_labels - set(window)))
     target = np.zeros([sizes[name] for name in labels], np.int64)
-    count = 1
-    for dimension, (axis, extent) in enumerate(zip(maps, shape, strict=True)):
-        if dimension in windows:
-            continue
+    kept = len(shape) - len(window)
+    for axis, extent in zip(maps[:kept], shape[:kept], strict=True):
         position = axis.evaluate(labels, sizes)
         if (position < 0).any() or (position >= extent).any():
             return None
         target = target * extent + position
-        count *= extent
     target = target.ravel()
+    count = math.prod(shape[:kept])
     if count > MAX_PLACES * len(target):
         return None
     order = np.argsort(target, kind="stable")
