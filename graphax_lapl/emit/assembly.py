@@ -3,8 +3,8 @@
 Values are padded into place along one dimension per label and selected by comparing positions
 along the others, so a diagonal or a band becomes one fused elementwise expression: no identity is
 built and nothing is scattered. Bands and windows, `in = a + k`, are padded so that their labels
-count through the flat positions. Terms whose positions only a table knows are scattered. A matrix
-of single numbers is packed (`packing.py`).
+count through the flat positions. Terms whose positions only a table knows are placed by
+it (`tables.py`), and a matrix of single numbers is packed (`packing.py`).
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from ..edges.layout import term_positions
 from ..edges.maps import IndexMap
 from ..edges.operations import Read
 from ..edges.terms import Structure, Term
 from .arrays import broadcast_labels, promoted, promoted_dtype, read, scaled
 from .packing import packed
+from .tables import placed_by_tables
 
 __all__ = ["assemble", "term_values"]
 
@@ -130,7 +130,7 @@ def _place(term: Term, operands: Sequence[Array], shape: tuple[int, ...], dtype:
     if primary is None:
         flat = _flat_layout(term, maps, shape)
         if flat is None:
-            return _scatter(term, values, names, shape)
+            return placed_by_tables(term, values, names, shape)
         return _lay_flat(term, values, names, maps, shape, flat)
     # Without axes of length one: XLA sees that arrays which differ in these alone are one.
     kept = [d for d, axis in enumerate(maps) if shape[d] != 1 or axis.parts or axis.offset]
@@ -363,19 +363,3 @@ def _inside(
             position = axis.evaluate(labels, sizes)
             inside = inside & (position >= 0) & (position < extent)
     return inside
-
-
-def _scatter(term: Term, values: Array, names: tuple[int, ...], shape: tuple[int, ...]) -> Array:
-    """Place entries by static index arrays."""
-    sizes = dict(enumerate(term.sizes))
-    labels = tuple(sorted(term.position_labels))
-    target, valid = term_positions(term, shape)
-    chosen = np.flatnonzero(valid)
-    spread = lax.reshape(broadcast_labels(values, names, labels, sizes), target.shape)
-    if len(chosen) < len(target):
-        spread = spread.at[chosen].get(mode="promise_in_bounds")
-        target = target[chosen]
-    dense = jnp.zeros(math.prod(shape), values.dtype)
-    unique = len(np.unique(target)) == len(target)
-    dense = dense.at[target].add(spread, mode="promise_in_bounds", unique_indices=unique)
-    return lax.reshape(dense, shape)

@@ -62,8 +62,8 @@ class Rewritten:
 
 How = str | Rewritten | Callable[..., Any]
 #: Of a primitive, its parameters, the primitives that it is part of, how many derivatives are
-#: taken, and whether its first operand is complex.
-Treatment = Callable[[Any, dict[str, Any], tuple[str, ...], int, bool], How]
+#: taken, and its first operand.
+Treatment = Callable[[Any, dict[str, Any], tuple[str, ...], int, Variable | None], How]
 
 
 @immutable
@@ -186,8 +186,8 @@ class _Inliner:
     def treat(self, equation: Any, stack: tuple[str, ...]) -> How:
         """What to do with an equation on an active input."""
         operands = equation.invars
-        is_complex = bool(operands) and _type_of(operands[0].aval).is_complex
-        return self.treatment(equation.primitive, equation.params, stack, self.orders, is_complex)
+        first = _type_of(operands[0].aval) if operands else None
+        return self.treatment(equation.primitive, equation.params, stack, self.orders, first)
 
     def append(
         self, equation: Any, inputs: list[_Reference], known_as: str | None = None

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 
 from ..graph.inline import KNOWN_CALL, How, Rewritten
-from ..graph.listing import Equation, nested_primitives, scan_counts
+from ..graph.listing import Equation, Variable, nested_primitives, scan_counts
 from ..graph.unrolling import in_pairs
 from .cofactors import rewritten_det
 from .collectives import COLLECTIVES
@@ -23,6 +23,7 @@ from .cotangents import is_linear
 from .determinants import known_tangent, rewritten_slogdet
 from .inverses import rewritten_inverse
 from .matrix_calls import known_call
+from .reduction import rewritten_product
 from .registry import CALLS, RULES, defrule, find_user_rule
 from .site import Piece, Site, not_before
 
@@ -244,7 +245,11 @@ def _is_short(params: dict[str, Any]) -> bool:
 
 
 def treatment(
-    primitive: Any, params: dict[str, Any], stack: tuple[str, ...], orders: int, is_complex: bool
+    primitive: Any,
+    params: dict[str, Any],
+    stack: tuple[str, ...],
+    orders: int,
+    operand: Variable | None,
 ) -> How:
     """What inlining does with an equation on an active input.
 
@@ -271,7 +276,8 @@ def treatment(
         rewritten_slogdet(name, params)
         or rewritten_det(name, params, orders)
         or rewritten_inverse(name, params)
-        or rewritten_abs(name, is_complex, orders)
+        or rewritten_abs(name, operand is not None and operand.is_complex, orders)
+        or rewritten_product(name, params, operand, orders)
     )
     if rewritten is not None:
         return rewritten

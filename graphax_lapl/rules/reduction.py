@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from jax import Array, lax
 
 from ..edges.maps import from_values
+from ..graph.inline import Rewritten
+from ..graph.listing import Variable
 from .registry import defrule
 from .site import Local, Piece, Site, axes_of, not_before
 
@@ -50,6 +54,48 @@ def _reduce_prod(site: Site, i: int, k: int) -> list[Piece]:
     del i, k
     others = _products_of_others(tuple(site.params["axes"]))
     return _weighted(site, Local("prod of others", others, (site.value(0),), site.shape(0)))
+
+
+#: Products of up to so many factors are written out where two derivatives are taken.
+MAX_FACTORS = 8
+
+
+def rewritten_product(
+    name: str, params: dict[str, Any], operand: Variable | None, orders: int
+) -> Rewritten | None:
+    """What stands in the place of a product of a few factors, None for all else.
+
+    As multiplications, each factor meets its own columns only: of factors that depend on different
+    inputs these are disjoint, and no second derivative is taken of the cumulative products.
+
+    Args:
+        name: of the primitive.
+        params: its parameters.
+        operand: its operand.
+        orders: how often it is differentiated.
+    """
+    if name != "reduce_prod" or orders < 2 or operand is None:
+        return None
+    reduced = tuple(params["axes"])
+    count = math.prod(operand.shape[d] for d in reduced)
+    return Rewritten(_multiplied(reduced)) if 0 < count <= MAX_FACTORS else None
+
+
+@lru_cache(maxsize=256)
+def _multiplied(reduced: tuple[int, ...]) -> Callable[[Array], list[Array]]:
+    def product(x: Array) -> list[Array]:
+        factors = []
+        for place in itertools.product(*(range(x.shape[d]) for d in reduced)):
+            factor = x
+            for d, k in zip(reduced, place, strict=True):
+                factor = lax.slice_in_dim(factor, k, k + 1, axis=d)
+            factors.append(lax.squeeze(factor, reduced))
+        while len(factors) > 1:
+            odd = factors[len(factors) & ~1 :]
+            factors = [*map(lax.mul, factors[:-1:2], factors[1::2]), *odd]
+        return factors
+
+    return product
 
 
 @lru_cache(maxsize=256)
