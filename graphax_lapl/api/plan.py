@@ -266,18 +266,14 @@ class Plan:
             values = dict.fromkeys(shared_work(program) - pairs.keys(), HELD_SIZES)
         else:
             values = worth_holding(program, self.again)
-        slopes = dict.fromkeys(
-            scales_before_convolutions(program) if self.again else (), HELD_SIZES
-        )
-        if BARRIERS_STAND:  # before, training steps have more kernels with them
-            values |= slopes
+        if self.again and BARRIERS_STAND:  # before, training steps have more kernels with them
+            values |= dict.fromkeys(scales_before_convolutions(program), HELD_SIZES)
         values |= dict.fromkeys(compared_with_results(program), (2, UNBOUNDED))
         if sparse or not self.again:
             return Holding(values, sines=pairs, regions=whole)
         return Holding(
             values,
             worth_holding_for_derivatives(program),
-            {} if BARRIERS_STAND else slopes,
             convolution_results(program),
             pairs,
             whole,

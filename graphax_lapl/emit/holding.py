@@ -33,7 +33,6 @@ class Holding:
     Attributes:
         values: slots that are, and for which sizes.
         differentiated: slots that are where the program is differentiated.
-        alone: slots that are where nothing is differentiated.
         tangents: slots whose tangents and cotangents are.
         sines: slots of sines and cosines, which are evaluated together.
         regions: expressions that are evaluated as a whole, by the slots that they end in.
@@ -45,7 +44,6 @@ class Holding:
 
     values: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     differentiated: Mapping[int, tuple[int, int]] = field(default_factory=dict)
-    alone: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     tangents: Collection[int] = ()
     sines: Mapping[int, Sine] = field(default_factory=dict)
     regions: Mapping[int, Region] = field(default_factory=dict)
@@ -56,8 +54,6 @@ class Holding:
 
     def apply(self, slot: int, value: Any, inputs: Sequence[Array]) -> Any:
         """What stands for the value of a slot in a program with these (inexact) inputs."""
-        if slot in self.alone:
-            value = _value_holder(self.alone[slot])(value)
         if slot in self.values:
             value = held(value, self.values[slot])
         elif slot in self.differentiated:
@@ -125,18 +121,6 @@ def _derivative_holder(sizes: tuple[int, int]) -> Callable[..., Array]:
         return held(primals[0], sizes), tangents[0]
 
     stay.defjvp(differentiated, symbolic_zeros=True)
-    return stay
-
-
-@functools.lru_cache(maxsize=256)
-def _value_holder(sizes: tuple[int, int]) -> Callable[[Array], Array]:
-    """An identity that holds its argument where nothing is differentiated."""
-
-    @jax.custom_jvp
-    def stay(value: Array) -> Array:
-        return held(value, sizes)
-
-    stay.defjvp(lambda primals, tangents: (primals[0], tangents[0]))
     return stay
 
 
