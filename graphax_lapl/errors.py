@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Iterator
 
 __all__ = [
+    "NO_MODE_ERRORS",
     "NO_RULE_ERRORS",
     "CollectiveError",
     "FallbackError",
@@ -27,7 +28,9 @@ __all__ = [
 ]
 
 #: What JAX, or a primitive of another library, raises where a derivative does not exist in a mode.
-NO_RULE_ERRORS = (NotImplementedError, TypeError, ValueError, RuntimeError)
+NO_MODE_ERRORS = (NotImplementedError, ValueError, RuntimeError)
+#: The same where a `TypeError`, too, can come from nothing else.
+NO_RULE_ERRORS = (*NO_MODE_ERRORS, TypeError)
 
 
 class GraphaxLaplError(Exception):

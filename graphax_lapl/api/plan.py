@@ -266,7 +266,7 @@ class Plan:
             values = dict.fromkeys(shared_work(program) - pairs.keys(), HELD_SIZES)
         else:
             values = worth_holding(program, self.again)
-        if self.again and BARRIERS_STAND:  # before, training steps have more kernels with them
+        if self.again and BARRIERS_STAND:  # before JAX 0.12 values take longer with them
             values |= dict.fromkeys(scales_before_convolutions(program), HELD_SIZES)
         values |= dict.fromkeys(compared_with_results(program), (2, UNBOUNDED))
         if sparse or not self.again:

@@ -18,7 +18,7 @@ import numpy as np
 from jax import Array
 from jax.extend.core import jaxpr_as_fun
 
-from ..errors import GraphaxLaplError, InvalidTypeError, no_rule_refused
+from ..errors import NO_MODE_ERRORS, GraphaxLaplError, InvalidTypeError, no_rule_refused
 from ..graph.calls import CUSTOM_CALLS
 from ..graph.tracing import Traced
 from ..graph.users_rules import is_users_rule
@@ -124,10 +124,10 @@ def hessian_blocks(prepared: Prepared, order: Any, sparse: bool) -> list[list[li
         jax.eval_shape(first, leaves)
     except GraphaxLaplError:
         raise  # of a derivative that is taken inside a user's rule
-    except (NotImplementedError, ValueError, RuntimeError):  # no reverse mode, as of a while loop
+    except NO_MODE_ERRORS:  # no reverse mode, as of a while loop
         first = jax.jacfwd(outputs)
         what = f"{traced.name} has no derivative that could be differentiated once more"
-        with no_rule_refused(what, "", (NotImplementedError, ValueError, RuntimeError)):
+        with no_rule_refused(what, "", NO_MODE_ERRORS):
             jax.eval_shape(first, leaves)
     tuned = as_autotune(order)
     if tuned is not None:  # the candidates by name are about another operator

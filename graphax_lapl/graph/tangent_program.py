@@ -10,7 +10,7 @@ import numpy as np
 from jax import dtypes
 from jax.extend import source_info_util
 
-from ..errors import no_rule_refused
+from ..errors import NO_MODE_ERRORS, no_rule_refused
 from .calls import INLINED_CALLS
 
 __all__ = ["differentiable_outputs", "tangent_program"]
@@ -62,9 +62,8 @@ def tangent_program(
         return results, [t for t, keep in zip(moved, kept, strict=True) if keep]
 
     what = f"'{equation.primitive.name}' has no derivative"
-    errors = (NotImplementedError, ValueError, RuntimeError)
     where = source_info_util.summarize(source_info)
-    with no_rule_refused(what, where, errors), equation.ctx.manager:
+    with no_rule_refused(what, where, NO_MODE_ERRORS), equation.ctx.manager:
         traced = jax.make_jaxpr(pushforward)(avals, [avals[k] for k in chosen])
     moves = _moving(traced.jaxpr, [k >= len(avals) for k in range(len(traced.jaxpr.invars))])
     return None if any(moves[: len(kept)]) else traced
