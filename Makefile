@@ -3,7 +3,8 @@
 #   make test          the tests (about 12 minutes on 2 cores); TESTS=path/or/args narrows them
 #   make conformance   the long suites (installs the extra `conformance` first)
 #   make peers         the suites of folx and asdex on this library, 5 to 10 minutes each; PEER=folx picks one (Python 3.12)
-#   make bench         the benchmarks; SUITE=name picks one, ARGS adds options, results go to benchmarks/results/local/
+#   make bench         the benchmarks; SUITE=name picks one, ARGS adds options, results go to benchmarks/results/local/;
+#                      WITH=peers measures against folx, asdex and sparsejac as well (the environment of make peers)
 #   make lint format format-check typecheck docs clean
 
 PYTHON ?= python3
@@ -13,6 +14,7 @@ WORKERS ?= 2
 TESTS ?=
 SUITE ?=
 ARGS ?=
+WITH ?=
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -61,15 +63,15 @@ conformance: $(CONFORMANCE_STAMP)
 
 # An environment of its own: asdex needs one exact JAX (see pyproject.toml), which constraints.txt is not.
 $(PEERS_STAMP): pyproject.toml
-	$(PEERS_PYTHON) -m venv $(PEERS_VENV)
+	$(PEERS_PYTHON) -m venv $(PEERS_VENV) || { echo "The peers need Python 3.12. Try: make PEERS_PYTHON=path $(MAKECMDGOALS)"; exit 1; }
 	$(PEERS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -e ".[peers]"
 	@touch $@
 
 peers: $(PEERS_STAMP)
 	@status=0; for peer in $(PEER); do $(PEERS_VENV)/bin/python -m tests.peers $$peer || status=1; done; exit $$status
 
-bench: $(STAMP)
-	$(BIN)/python -m benchmarks $(SUITE) $(ARGS)
+bench: $(if $(filter peers,$(WITH)),$(PEERS_STAMP),$(STAMP))
+	$(if $(filter peers,$(WITH)),$(PEERS_VENV)/bin,$(BIN))/python -m benchmarks $(SUITE) $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -2,9 +2,13 @@
 
 import contextlib
 import dataclasses
+import datetime
 import importlib.metadata
+import os
 import platform
+import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -91,14 +95,32 @@ def _count(value: float | None) -> str:
 
 
 def provenance() -> dict[str, Any]:
-    """Versions and device that a result was obtained with."""
+    """Versions and device that a result was obtained with, the commit and the date."""
     return {
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "commit": _commit(),
         "python": platform.python_version(),
         "jax": jax.__version__,
+        "jaxlib": importlib.metadata.version("jaxlib"),
         "machine": platform.machine(),
+        "cpus": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count(),
         "peers": _installed("asdex", "folx", "sparsejac"),
         "devices": [device.device_kind for device in jax.devices()],
     }
+
+
+def _commit() -> str | None:
+    """The commit that these files are of, "-dirty" where they differ; None outside a checkout."""
+    command = ["git", "describe", "--always", "--dirty", "--exclude", "*"]
+    try:
+        run = subprocess.run(
+            command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False
+        )
+    except OSError:  # no git on this machine
+        return None
+    return run.stdout.strip() or None
 
 
 def _installed(*packages: str) -> list[str]:

@@ -22,16 +22,21 @@ from benchmarks.render import provenance
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "local"
 TIMING = "timing"
 DONE = "done"
+#: Where a terminal shows what is measured now, the line of a finished problem takes that place.
+_LINE_START = "\r\x1b[K" if sys.stdout.isatty() else ""
 
 
 def run(suite: Suite, names: Sequence[str], settings: Settings) -> int:
     """Measures problems one after the other; returns the number of those that did not finish."""
     failed = 0
-    for name in names or suite.problems:
+    chosen = names or suite.problems
+    for position, name in enumerate(chosen, 1):
         start = time.perf_counter()
         ending = _supervise(suite, name, settings)
         failed += ending != DONE
-        print(f"{suite.name} {name}: {ending}, {time.perf_counter() - start:.0f} s", flush=True)
+        spent = f"{time.perf_counter() - start:.0f} s"
+        place = f"{position} of {len(chosen)}"
+        print(f"{_LINE_START}{suite.name} {name} ({place}): {ending}, {spent}", flush=True)
     write_tables(suite)
     return failed
 
@@ -72,6 +77,8 @@ def worker(suite: Suite, name: str, settings: Settings) -> None:
             "report": dataclasses.asdict(report),
         }
         target.write_text(json.dumps(numbers, indent=1) + "\n", encoding="utf-8")
+        if _LINE_START and step != DONE:
+            print(f"{_LINE_START}{suite.name} {name}: {step} ...", end="", flush=True)
 
     report = Report(name)
     suite.measure(report, settings, write)
@@ -87,13 +94,9 @@ def write_tables(suite: Suite) -> str:
         for entry in entries
         if entry["step"] != DONE
     ]
-    versions = entries[0]["provenance"] if entries else provenance()
     text = "\n".join(
         [
-            f"Python {versions['python']}, JAX {versions['jax']}, {versions['machine']}, "
-            + ", ".join(versions["devices"])
-            + "."
-            + ("" if not versions["peers"] else f" Peers: {', '.join(versions['peers'])}."),
+            *_origins(entries),
             "",
             suite.tables(reports),
             *unfinished,
@@ -106,6 +109,28 @@ def write_tables(suite: Suite) -> str:
     (RESULTS / f"{suite.name}.json").write_text(numbers, encoding="utf-8")
     (RESULTS / f"{suite.name}.md").write_text(text, encoding="utf-8")
     return text
+
+
+def _origins(entries: Sequence[dict[str, Any]]) -> list[str]:
+    """What the numbers were obtained with: a line for each state that files are of."""
+    problems: dict[str, list[str]] = {}
+    for entry in entries:
+        problems.setdefault(_origin(entry["provenance"]), []).append(entry["report"]["name"])
+    if len(problems) < 2:
+        return list(problems) or [_origin(provenance())]
+    return [f"* {origin} {', '.join(names)}." for origin, names in problems.items()]
+
+
+def _origin(versions: dict[str, Any]) -> str:
+    """Versions and device in words; the date of each problem is in its file."""
+    said = [f"Python {versions['python']}, JAX {versions['jax']}, {versions['machine']}"]
+    if versions.get("cpus"):
+        said.append(f"{versions['cpus']} CPUs")
+    said.append(", ".join(versions["devices"]))
+    if versions.get("commit"):
+        said.append(f"commit {versions['commit']}")
+    peers = f" Peers: {', '.join(versions['peers'])}." if versions["peers"] else ""
+    return f"{', '.join(said)}.{peers}"
 
 
 def file_of(suite: Suite, name: str) -> Path:

@@ -13,9 +13,15 @@ from benchmarks.render import si
 
 Plain = Mapping[str, Any]
 
+#: Places of one note that are written out.
+SHOWN_PLACES = 3
+
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table whose first column is text and whose others are numbers."""
+    """A Markdown table whose first column is text and whose others are numbers; "" without rows."""
+    rows = list(rows)
+    if not rows:
+        return ""
     lines = ["| " + " | ".join(header) + " |", "| --- |" + " ---: |" * (len(header) - 1)]
     lines += ["| " + " | ".join(row) + " |" for row in rows]
     return "\n".join(lines) + "\n"
@@ -97,11 +103,17 @@ def geometric_mean(values: Iterable[float | None]) -> float | None:
 
 
 def notes(reports: Iterable[Plain]) -> str:
-    """One line for each method that failed or that has something to say."""
-    return "\n".join(
-        f"* {report['name']}, {task}, {name}: {found['note']}"
-        for report in reports
-        for task, content in report["tasks"].items()
-        for name, found in content["outcomes"].items()
-        if found["note"]
-    )
+    """One line for each thing that methods have to say, with the places where they say it."""
+    places: dict[str, list[str]] = {}
+    for report in reports:
+        for task, content in report["tasks"].items():
+            for name, found in content["outcomes"].items():
+                if found["note"]:
+                    places.setdefault(found["note"], []).append(f"{report['name']}, {task}, {name}")
+    return "\n".join(f"* {_listed(where)}: {note}" for note, where in places.items())
+
+
+def _listed(places: Sequence[str]) -> str:
+    """The first few of them; the JSON file has them all."""
+    more = len(places) - SHOWN_PLACES
+    return "; ".join(places[:SHOWN_PLACES]) + (f"; and {more} more" if more > 0 else "")

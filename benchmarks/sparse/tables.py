@@ -73,17 +73,11 @@ def tables(reports: Reports) -> str:
         for above in ("ours", "ours, data")
         for below in ("asdex", "by hand")
     ]
-    return "\n".join(
-        [
-            CAPTION,
-            "",
-            sparse_table(reports),
-            table(("geometric means", "ratio"), means),
-            "About 50 variables, against the better of JAX's dense derivatives:",
-            "",
-            dense_table(reports),
-        ]
-    )
+    parts = [CAPTION, "", sparse_table(reports), table(("geometric means", "ratio"), means)]
+    small = dense_table(reports)
+    if small:
+        parts += ["About 50 variables, against the better of JAX's dense derivatives:", "", small]
+    return "\n".join(parts)
 
 
 def sparse_table(reports: Reports) -> str:

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import subprocess
 import time
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -38,6 +39,12 @@ def suite(tmp_path, monkeypatch):
     return made
 
 
+def replace_run(monkeypatch, run):
+    """The supervisor alone starts its processes by another function."""
+    replaced = SimpleNamespace(run=run, TimeoutExpired=subprocess.TimeoutExpired)
+    monkeypatch.setattr(supervisor, "subprocess", replaced)
+
+
 def in_this_process(monkeypatch, change=lambda report: None):
     """Workers run here instead of in processes of their own."""
 
@@ -45,7 +52,7 @@ def in_this_process(monkeypatch, change=lambda report: None):
         status = command.main(arguments[3:])
         return subprocess.CompletedProcess(arguments, status)
 
-    monkeypatch.setattr(supervisor.subprocess, "run", run)
+    replace_run(monkeypatch, run)
 
 
 def test_a_suite_writes_numbers_and_tables(suite, tmp_path, monkeypatch, capsys):
@@ -58,8 +65,22 @@ def test_a_suite_writes_numbers_and_tables(suite, tmp_path, monkeypatch, capsys)
     assert entries[0]["report"]["facts"]["rounds"] == 3
     text = (tmp_path / "made_up.md").read_text()
     assert f"JAX {jax.__version__}" in text
-    assert "* 1.5, only, ours: as expected" in text
-    assert "made_up 1.5: done" in capsys.readouterr().out
+    assert "* 1.5, only, ours; 0.5, only, ours: as expected" in text
+    assert "made_up 1.5 (1 of 2): done" in capsys.readouterr().out
+
+
+def test_tables_say_which_numbers_are_of_another_state(suite, tmp_path, monkeypatch):
+    in_this_process(monkeypatch)
+    assert command.main(["made_up"]) == 0
+    path = supervisor.file_of(suite, "0.5")
+    entry = json.loads(path.read_text())
+    entry["provenance"] |= {"jax": "0.0.1", "commit": "abc"}
+    path.write_text(json.dumps(entry))
+    lines = supervisor.write_tables(suite).splitlines()
+    assert f"JAX {jax.__version__}," in lines[0]
+    assert lines[0].endswith(" 1.5.")
+    assert "JAX 0.0.1," in lines[1]
+    assert lines[1].endswith("commit abc. 0.5.")
 
 
 def test_against_an_earlier_result(suite, tmp_path, monkeypatch, capsys):
@@ -152,7 +173,7 @@ def test_a_process_that_hangs_is_repeated_without_its_method(suite, tmp_path, mo
             path.write_text(json.dumps({"step": ["slow peer", "ours"][len(commands) - 1]}))
             raise subprocess.TimeoutExpired(arguments, timeout)
 
-    monkeypatch.setattr(supervisor.subprocess, "run", run)
+    replace_run(monkeypatch, run)
     assert supervisor._supervise(suite, "1.5", QUICK) == "stopped after 600 s"
     assert [arguments.count("--without") for arguments in commands] == [0, 1]
     assert commands[1][-1] == "slow peer"
@@ -231,4 +252,13 @@ def test_numbers_means_and_tables():
     assert geometric_mean([0.5, None, 2.0]) == pytest.approx(1.0)
     assert geometric_mean([None]) is None
     assert table(("a", "b"), [("1", "2")]) == "| a | b |\n| --- | ---: |\n| 1 | 2 |\n"
+    assert table(("a", "b"), []) == ""
     assert notes([]) == ""
+
+
+def test_a_note_that_many_methods_have_is_one_line():
+    tasks = {"value": {"outcomes": {name: {"note": "no folx"} for name in "abcd"}}}
+    tasks["training"] = {"outcomes": {"a": {"note": "timed once"}, "b": {"note": ""}}}
+    assert notes([{"name": "p", "tasks": tasks}]) == (
+        "* p, value, a; p, value, b; p, value, c; and 1 more: no folx\n* p, training, a: timed once"
+    )
