@@ -120,17 +120,6 @@ class EliminationState:
         """Markowitz degree: number of predecessors times number of successors."""
         return len(self.pred[vertex]) * len(self.succ[vertex])
 
-    def composed_cost(self, vertex: Vertex) -> float:
-        """Cost of the products alone: the Markowitz degree of a graph with an algebra.
-
-        It changes only when an edge at `vertex` changes, which `cost` does not promise.
-        """
-        compose = self.algebra.compose
-        outward = self.succ[vertex].values()
-        return sum(
-            compose(outer, inner)[1] for inner in self.pred[vertex].values() for outer in outward
-        )
-
     def cost(self, vertex: Vertex) -> float:
         """Cost of eliminating `vertex` now, in the unit of the algebra; nothing is changed."""
         return sum(update.cost for update in self._updates(vertex))

@@ -22,6 +22,7 @@ def test_all_blocks_of_a_pytree() -> None:
     assert max(report.max_error.values()) < 1e-5
     assert "all agree" in str(report)
     assert "d ['b'] / d arg 0['y']" in str(report)
+    assert repr(report) == str(report)
 
 
 def test_single_precision_is_widened() -> None:

@@ -187,6 +187,7 @@ def test_plan_and_comparison_count_alike() -> None:
         plan = make_plan(fun, *args, order=order, argnums=argnums)
         assert count_ops(fun, *args, order=plan, argnums=argnums).muls == counted.muls
         assert order in str(comparison)
+    assert repr(comparison) == str(comparison)
     assert comparison.best in ORDERS
     assert set(ORDERS) <= {row.order for row in comparison.rows}
     assert isinstance(comparison.to_dict(), dict)

@@ -49,7 +49,7 @@ def primitive(name: str, fun: Callable[..., Any], drop: int = 0) -> Primitive:
     made.def_impl(fun)
 
     @made.def_abstract_eval
-    def _(*types: Any) -> Any:
+    def _(*types: Any, **params: Any) -> Any:
         shape = np.broadcast_shapes(*(type_.shape for type_ in types))
         return types[0].update(shape=shape[: len(shape) - drop])
 
@@ -246,3 +246,10 @@ def test_compressed_evaluation_would_not_follow_a_rule(register):
     fun = use(register, "elementwise")
     with pytest.raises(InvalidOrderError, match=r"order='compressed'.*register_partial"):
         jacve(fun, "compressed")(X)
+
+
+def test_parameters_that_differ_in_the_sign_of_zero(register: Callable[..., None]) -> None:
+    towards = primitive("towards", lambda x, *, side: x * jnp.copysign(1.0, side))
+    register(towards, lambda x, params: jnp.full_like(x, np.copysign(1.0, params["side"])))
+    found = jacve(lambda x: (towards.bind(x, side=0.0), towards.bind(x, side=-0.0)))(X[0, 0])
+    assert [float(entry) for entry in found] == [1.0, -1.0]

@@ -28,9 +28,6 @@ SURPRISE: tuple[float, ...] = tuple(
     round(-math.log((2 * i + 1) / 2048) * 2**20) / 2**20 for i in range(1024)
 )
 
-#: States kept for one order may take this many bytes.
-MAX_STATE_BYTES = 256 * 2**20
-
 
 class Annealer(Protocol):
     """An order under annealing."""

@@ -218,6 +218,9 @@ class Comparison:
         axes.set_title(self.function)
         return figure, axes
 
+    def __repr__(self) -> str:
+        return str(self)
+
     def __str__(self) -> str:
         head = f"{self.function}: {self.vertices} vertices to eliminate"
         names = ("order", "mults", "emitted", "adds", "bytes", "peak", "vs reverse", "seconds")

@@ -95,6 +95,9 @@ class DerivativeReport:
     def __bool__(self) -> bool:
         return self.ok
 
+    def __repr__(self) -> str:
+        return str(self)
+
     def __str__(self) -> str:
         table = [("derivative", "against", "block", "max error", "allowed", "")]
         for row in self.rows:

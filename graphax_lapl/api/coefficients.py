@@ -36,7 +36,7 @@ def metric_of(traced: Traced, args: Sequence[Any], given: Any, name: str) -> tup
     """
     types, count = traced.in_types, len(traced.in_types)
     sizes = [math.prod(aval.shape) for aval in types]
-    whole = _raveled_matrix(traced, args, given)
+    whole = _raveled_matrix(traced, given)
     if whole is not None:
         _check_real(whole, name)
         matrix = jnp.asarray(whole)
@@ -118,7 +118,7 @@ def _spans(traced: Traced) -> list[slice]:
     return [spans[k] for k in range(len(spans))]
 
 
-def _raveled_matrix(traced: Traced, args: Sequence[Any], given: Any) -> Any:
+def _raveled_matrix(traced: Traced, given: Any) -> Any:
     """`given` if it is a matrix over all raveled arguments, which are several leaves."""
     total = sum(math.prod(aval.shape) for aval in traced.in_types)
     several = len(traced.in_types) > 1

@@ -12,14 +12,11 @@ from ..edges.terms import intern_structure
 from ..emit.stored import block_storage
 from ..graph.tracing import check_callable, check_flags
 from ..program.instructions import Block, Program
-from .orders import EliminationOrder
 from .plan import Plan
 from .planning import Prepared, Rows, plan_for, prepare
 from .sparse import SparseJacobian
 
 __all__ = ["jacve", "nested", "rebuild_aux", "sparse_leaves", "value_and_jacve"]
-
-Order = str | Sequence[int] | EliminationOrder | Plan
 
 
 def jacve(

@@ -21,6 +21,7 @@ from jax import dtypes
 
 from ..edges.values import immutable
 from .calls import CUSTOM_CALLS, INLINED_CALLS
+from .keys import equation_key
 from .known_values import (
     MAX_KNOWN,
     MAX_KNOWN_FLOAT,
@@ -198,7 +199,7 @@ class _Inliner:
         through = [0 if linear and not r.tangent else r.orders for r in inputs]
         orders = 0 if name in BARRIERS else max(through, default=0)
         outputs = [_type_of(variable.aval) for variable in equation.outvars]
-        key = _equation_key(equation, inputs)
+        key = equation_key(equation, inputs)
         found = self.seen.get(key) if key is not None else None
         if found is None:
             found = tuple([self.listing.new(output) for output in outputs])
@@ -497,31 +498,3 @@ def _is_idle_conversion(equation: Any) -> bool:
         not hasattr(equation.invars[0], "val")
         and equation.invars[0].aval.dtype == equation.outvars[0].aval.dtype
     )
-
-
-def _equation_key(equation: Any, inputs: list[_Reference]) -> Hashable | None:
-    """A key under which equal equations coincide; None where that cannot be told."""
-    if equation.effects or not equation.outvars:
-        return None
-    atoms: list[Hashable] = []
-    for reference in inputs:
-        atom = reference.atom
-        if isinstance(atom, Constant):
-            value = np.asarray(atom.value) if atom.shape == () else None
-            if value is None or value.dtype == object:
-                return None
-            atoms.append(("constant", value.dtype, value.tobytes()))
-        else:
-            atoms.append((atom, reference.active))
-    try:
-        params = tuple(sorted([(k, _hashable(v)) for k, v in equation.params.items()]))
-    except TypeError:
-        return None
-    return equation.primitive.name, params, tuple(atoms)
-
-
-def _hashable(value: Any) -> Hashable:
-    if isinstance(value, list | tuple) and type(value) in (list, tuple):
-        return tuple(_hashable(item) for item in value)
-    hash(value)
-    return (type(value).__name__, value)

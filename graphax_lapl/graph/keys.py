@@ -1,16 +1,16 @@
-"""Keys under which two traces of the same function coincide."""
+"""Keys under which equations of one trace coincide, and traces of one function."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
-from typing import Any
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
 from .calls import CUSTOM_CALLS
-from .listing import Constant, Listing
+from .listing import Atom, Constant, Listing
 
-__all__ = ["Unstable", "jaxpr_key", "listing_key"]
+__all__ = ["Operand", "Unstable", "equation_key", "jaxpr_key", "listing_key"]
 
 #: Types of parameters that are compared as they are.
 PLAIN = frozenset({bool, int, str})
@@ -120,3 +120,50 @@ def jaxpr_key(jaxpr: Any) -> Hashable:
         ),
         tuple(read(atom) for atom in jaxpr.outvars),
     )
+
+
+class Operand(Protocol):
+    """What an equation reads, and whether a derivative flows through it."""
+
+    @property
+    def atom(self) -> Atom:
+        """The variable or constant."""
+        ...
+
+    @property
+    def active(self) -> bool:
+        """Whether a derivative flows through it."""
+        ...
+
+
+def equation_key(equation: Any, operands: Sequence[Operand]) -> Hashable | None:
+    """A key under which equal equations of one trace coincide; None where that cannot be told.
+
+    Within a trace a Python function is itself, so it is compared by identity.
+    """
+    if equation.effects or not equation.outvars:
+        return None
+    atoms: list[Hashable] = []
+    for operand in operands:
+        atom = operand.atom
+        if isinstance(atom, Constant):
+            value = np.asarray(atom.value) if atom.shape == () else None
+            if value is None or value.dtype == object:
+                return None
+            atoms.append(("constant", value.dtype, value.tobytes()))
+        else:
+            atoms.append((atom, operand.active))
+    try:
+        params = tuple(sorted([(k, _hashable(v)) for k, v in equation.params.items()]))
+    except TypeError:
+        return None
+    return equation.primitive.name, params, tuple(atoms)
+
+
+def _hashable(value: Any) -> Hashable:
+    if type(value) in (list, tuple):
+        return tuple(_hashable(item) for item in value)
+    if isinstance(value, float | complex):
+        return (type(value).__name__, repr(value))  # zeros of both signs are equal numbers
+    hash(value)
+    return (type(value).__name__, value)

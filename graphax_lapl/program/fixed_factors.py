@@ -159,18 +159,13 @@ class _Sums(Rewriting):
             if remaining is not None:
                 left.append(remaining)
         if isinstance(operation, Combine):
-            return self.add(left, [c for c, _ in operation.operands], places)
+            return self.add(left, [c for c, _ in operation.operands])
         assert isinstance(operation, Einsum)
         if len(left) == 1 and operation.coefficient == 1:
             return left[0]
         return self.multiply(left, operation.coefficient)
 
-    def add(
-        self,
-        parts: list[Factor],
-        coefficients: list[Number],
-        places: tuple[int, ...],
-    ) -> Factor:
+    def add(self, parts: list[Factor], coefficients: list[Number]) -> Factor:
         """The sum of arrays, which repeat along axes that they have lost."""
         kept = tuple(sorted({p for _, own in parts for p in own}))
         operands = tuple((c, own) for c, (_, own) in zip(coefficients, parts, strict=True))

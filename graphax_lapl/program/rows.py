@@ -187,7 +187,7 @@ class _Finder:
                     reached[v] = found
         tied = [(v, found) for v, found in reached.items() if v not in self.loose]
         result: list[Rows] = []
-        for members in _components(cut, [found for _, found in tied]):
+        for members in _components([found for _, found in tied]):
             places = {v: found for v, found in tied if found <= members}
             part = self.part(tuple(sorted(members)), places, reached)
             if part is None:
@@ -323,7 +323,7 @@ def _quotient(axis: IndexMap, unit: int, sizes: dict[int, int]) -> IndexMap | No
     return IndexMap(offset // unit, high) if first >= 0 and last < unit else None
 
 
-def _components(cut: Iterable[int], ties: Iterable[set[int]]) -> list[set[int]]:
+def _components(ties: Iterable[set[int]]) -> list[set[int]]:
     """Sets of vertices that are tied together; those that nothing ties are left out."""
     groups: list[set[int]] = []
     for tie in ties:
