@@ -36,6 +36,7 @@ from ..edges.maps import label
 from ..edges.terms import Factor
 from ..graph.inline import Rewritten
 from ..graph.users_rules import is_users_rule
+from .factors import inverse_of, sign_and_logarithm
 from .inverses import inverse_moves, moved_inverse
 from .matrix_calls import KNOWN_BY, layout_of, of_layout
 from .registry import defrule
@@ -105,8 +106,10 @@ def _slogdet_by_polynomial(layout: tuple[int, ...]) -> Callable[[Array], list[Ar
 @jax.custom_jvp
 def _slogdet(matrix: Array) -> tuple[Array, Array, Array]:
     """The sign s of a determinant, which is held fixed, log det - log s, and the inverse."""
-    sign, size = jnp.linalg.slogdet(matrix)
-    return sign, lax.convert_element_type(size, sign.dtype), jnp.linalg.inv(matrix)
+    if jnp.iscomplexobj(matrix):
+        sign, size = jnp.linalg.slogdet(matrix)
+        return sign, lax.convert_element_type(size, sign.dtype), inverse_of(matrix)
+    return *sign_and_logarithm(matrix), inverse_of(matrix)
 
 
 @_slogdet.defjvp

@@ -22,6 +22,7 @@ from ..edges.maps import label
 from ..edges.terms import Factor, Term
 from ..graph.calls import INLINED_CALLS
 from ..graph.inline import Rewritten
+from .factors import inverse_of
 from .matrix_calls import KNOWN_BY, layout_of, of_layout
 from .registry import CALLS, defrule
 from .site import Piece, Site
@@ -32,7 +33,7 @@ __all__ = ["inverse_moves", "moved_inverse", "rewritten_inverse"]
 @jax.custom_jvp
 def _inverse(matrix: Array) -> Array:
     """The inverses of the matrices in an array."""
-    return jnp.linalg.inv(matrix)
+    return inverse_of(matrix)
 
 
 @_inverse.defjvp

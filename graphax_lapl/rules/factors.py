@@ -1,0 +1,64 @@
+"""What the factors of a matrix, P A = L U, say of its determinant and its inverse.
+
+JAX's `inv` permutes an identity by the order of the rows in P A, and finds that order by a loop
+over the pivots that swaps two of its entries at every step: on a CPU a dozen kernels to compile,
+and to start for every row. Here each row of A is followed through all swaps by comparisons, which
+are one kernel together, and one more comparison makes P. The diagonal of U is read by comparisons
+as well, and where an entry of it is zero its product says so.
+"""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+__all__ = ["inverse_of", "sign_and_logarithm"]
+
+#: Rows that are followed one swap after the other; beyond that JAX's loop has the shorter program.
+MAX_SWAPS = 16
+
+
+def inverse_of(matrix: Array) -> Array:
+    """The inverses of the matrices in an array: `U^-1 L^-1 P`."""
+    factors, pivots, permutation = lax.linalg.lu(matrix)
+    size = matrix.shape[-1]
+    rank, whole = matrix.ndim, matrix.shape
+    if size <= MAX_SWAPS:
+        places = lax.broadcast_in_dim(_places(pivots, size), whole, (*range(rank - 2), rank - 1))
+        chosen = places == lax.broadcasted_iota(places.dtype, whole, rank - 2)
+    else:
+        rows = lax.broadcast_in_dim(permutation, whole, range(rank - 1))
+        chosen = rows == lax.broadcasted_iota(rows.dtype, whole, rank - 1)
+    permuted = lax.convert_element_type(chosen, matrix.dtype)
+    solve = lax.linalg.triangular_solve
+    lower = solve(factors, permuted, left_side=True, lower=True, unit_diagonal=True)
+    inverse: Array = solve(factors, lower, left_side=True)
+    return inverse
+
+
+def sign_and_logarithm(matrix: Array) -> tuple[Array, Array]:
+    """The sign of the determinants of real matrices, and the logarithm of their size."""
+    factors, pivots, _ = lax.linalg.lu(matrix)
+    rank = factors.ndim
+    on = [lax.broadcasted_iota(pivots.dtype, factors.shape, rank - n) for n in (2, 1)]
+    zeros = lax.full_like(factors, 0)
+    diagonal = lax.reduce_sum(lax.select(on[0] == on[1], factors, zeros), (rank - 1,))
+    swapped = pivots != lax.broadcasted_iota(pivots.dtype, pivots.shape, rank - 2)
+    one, zero = lax.full_like(diagonal, 1), lax.full_like(diagonal, 0)
+    signs = lax.select((diagonal < 0) != swapped, -one, one)
+    product = lax.reduce_prod(lax.select(diagonal == 0, zero, signs), (rank - 2,))
+    singular = product == 0
+    logarithm = lax.reduce_sum(lax.log(lax.abs(diagonal)), (rank - 2,))
+    sign = lax.select(singular, lax.full_like(product, 0), product)
+    return sign, lax.select(singular, lax.full_like(logarithm, -jnp.inf), logarithm)
+
+
+def _places(pivots: Array, size: int) -> Array:
+    """Which row of P A every row of A is: the k-th step swaps the rows k and `pivots[k]`."""
+    places = lax.broadcasted_iota(pivots.dtype, pivots.shape, pivots.ndim - 1)
+    for k in range(size):
+        step = lax.full_like(places, k)
+        pivot = lax.slice_in_dim(pivots, k, k + 1, axis=-1)
+        other = lax.broadcast_in_dim(pivot, pivots.shape, range(pivots.ndim))
+        places = lax.select(places == step, other, lax.select(places == other, step, places))
+    return places
