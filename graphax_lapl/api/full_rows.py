@@ -96,7 +96,7 @@ def _are_full(
 
 
 def _is_full(known: Mapping[VertexName, np.ndarray], name: VertexName | None) -> bool:
-    return name in known and bool((np.abs(known[name]) > NOTHING).all())
+    return name is not None and name in known and bool((np.abs(known[name]) > NOTHING).all())
 
 
 def _in_general_position(structure: Structure, random: np.random.Generator) -> np.ndarray:
