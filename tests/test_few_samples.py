@@ -12,7 +12,9 @@ import pytest
 from graphax_lapl import Plan, jacve, make_plan, value_and_jacve
 from graphax_lapl.api import few_samples
 from graphax_lapl.api.compressed import CompressedPlan
+from graphax_lapl.api.full_rows import zeros_meet_finite_slopes
 from graphax_lapl.api.planning import clear_caches
+from graphax_lapl.rules.elementwise import has_finite_slopes
 
 RNG = np.random.default_rng(5)
 Q: Any = RNG.normal(size=3)
@@ -163,3 +165,62 @@ def test_a_loop_that_is_met_once_stays_with_the_elimination() -> None:
         return result
 
     assert make_plan(decay, np.ones(4)).few is None
+
+
+def rotated(x: jax.Array) -> jax.Array:
+    """Two of Newton's steps towards the orthogonal factor: quotients by determinants."""
+    for _ in range(2):
+        a, b, c = x
+        cofactors = jnp.stack([jnp.cross(b, c), jnp.cross(c, a), jnp.cross(a, b)])
+        x = 0.5 * (x + cofactors / jnp.dot(a, cofactors[0]))
+    return x
+
+
+def test_quotients_of_what_all_inputs_move_are_compressed() -> None:
+    points = 2 * np.eye(3) + np.random.default_rng(8).uniform(-0.4, 0.4, (3, 3, 3))
+    plan = make_plan(rotated, points[0])
+    assert plan.few is not None
+    assert plan.order.few_limit > 10**6
+    assert_close(jax.vmap(jacve(rotated))(points), jax.vmap(jax.jacfwd(rotated))(points))
+    # Without an inverse no entry is finite, in either form.
+    eliminated = jacve(rotated, order="forward")(np.zeros((3, 3)))
+    assert not np.isfinite(np.asarray(eliminated)).any()
+    assert not np.isfinite(np.asarray(jacve(rotated)(np.zeros((3, 3))))).any()
+
+
+def each_by_its_own(x: jax.Array) -> jax.Array:
+    result: jax.Array = jnp.outer(x, x) @ (1.0 / x)
+    return result
+
+
+def by_what_cancels(x: jax.Array) -> jax.Array:
+    total = jnp.sum(x)
+    return x / ((total + x) - x + x[0] - total)
+
+
+def by_the_sum(x: jax.Array) -> jax.Array:
+    return jnp.sin(x) / jnp.sum(x)
+
+
+def the_only_root(x: jax.Array) -> jax.Array:
+    return jnp.sqrt(x[0]) * jnp.cos(x)
+
+
+@pytest.mark.parametrize(
+    ("fun", "columns", "rows"),
+    [
+        (each_by_its_own, False, True),
+        (by_what_cancels, False, False),
+        (by_the_sum, True, False),
+        (the_only_root, False, True),
+    ],
+)
+def test_where_seeds_of_zeros_meet_finite_slopes(
+    fun: Callable[..., Any], columns: bool, rows: bool
+) -> None:
+    graph = make_plan(fun, Q).graph
+    moving = [e for e in graph.listing.equations if any(e.active)]
+    unsure = [e for e in moving if e.name not in few_samples.LINEAR and not has_finite_slopes(e)]
+    assert unsure
+    assert zeros_meet_finite_slopes(graph, unsure, columns=True, rows=False) is columns
+    assert zeros_meet_finite_slopes(graph, unsure, columns=False, rows=True) is rows

@@ -13,9 +13,10 @@ import math
 
 from ..emit.small_programs import is_small_program
 from ..graph.tracing import Traced
-from ..rules.elementwise import has_finite_slopes
+from ..rules.elementwise import INFINITE_SLOPES, has_finite_slopes
 from .compressed import compressed_plan, has_loops, suits
 from .compression import Compressed
+from .full_rows import zeros_meet_finite_slopes
 from .plan import Plan
 
 __all__ = ["attached", "with_few_samples"]
@@ -41,7 +42,7 @@ LOOPS = frozenset({"scan", "while", "cond"})
 LINEAR = frozenset(
     """
     dot_general reduce_sum select_n reshape broadcast_in_dim squeeze expand_dims transpose slice
-    split rev copy concatenate stack pad
+    split unstack rev copy concatenate stack pad tile gather dynamic_slice
     """.split()  # noqa: SIM905
 )
 
@@ -61,14 +62,20 @@ def with_few_samples(plan: Plan, traced: Traced) -> Plan:
     if is_small_program(plan.program):
         return plan  # a single input is evaluated number by number, in hardly any kernels
     moving = [equation for equation in plan.graph.listing.equations if any(equation.active)]
-    finite = all(e.name in LINEAR or has_finite_slopes(e) for e in moving)
+    unsure = [e for e in moving if e.name not in LINEAR and not has_finite_slopes(e)]
     # Of what a loop or branch does inside elimination takes JAX's products, too.
-    if not finite and not any(e.name in LOOPS for e in moving):
+    inside = any(e.name in LOOPS for e in unsure)
+    if not inside and any(e.name not in INFINITE_SLOPES for e in unsure):
         return plan
     blocks = [block for row in plan.whole.blocks for block in row]
     if sum(math.prod((*b.out_shape, *b.in_shape)) for b in blocks) > MAX_ENTRIES:
         return plan
     found = compressed_plan(plan, traced, wanted)
+    finite = zeros_meet_finite_slopes(
+        plan.graph, unsure, found.coloring.columns > 0, found.coloring.rows > 0
+    )
+    if not finite and not inside:
+        return plan
     one, two = plan.traced_work, found.traced_work
     if two.predicted < one.predicted and two.equations < one.equations:
         limit = ANY

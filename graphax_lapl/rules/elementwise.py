@@ -35,6 +35,13 @@ FINITE_SLOPES = frozenset(
     add add_any sub neg mul square sin cos tanh logistic erf erfc atan convert_element_type
     """.split()  # noqa: SIM905
 )
+#: Others, whose slopes may be infinite where their arguments are finite.
+INFINITE_SLOPES = frozenset(
+    """
+    div sqrt rsqrt cbrt log log1p exp exp2 expm1 pow integer_pow asin acos atan2 asinh acosh atanh
+    sinh cosh max min abs sign
+    """.split()  # noqa: SIM905
+)
 #: What lays entries out in another way.
 LAYING_OUT = frozenset(
     ["reshape", "transpose", "squeeze", "expand_dims", "broadcast_in_dim", "copy"]
