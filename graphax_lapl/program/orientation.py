@@ -64,7 +64,7 @@ class _Storage:
         """The order of axes that all readers want; None where they differ or have no wish."""
         if slot in self.results:
             return None
-        orders = set()
+        orders: set[tuple[int, ...] | None] = set()
         for place, position in self.readers.get(slot, ()):
             operation = getattr(self.instructions[place], "operation", None)
             if isinstance(operation, Combine):
