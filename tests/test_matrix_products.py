@@ -186,6 +186,37 @@ def test_columns_of_a_single_input_pass_behind_weights() -> None:
     assert jnp.allclose(compiled.compile()(x, weights), expected, rtol=1e-12, atol=1e-12)
 
 
+def test_sums_of_columns_lie_as_their_product_reads_them() -> None:
+    """Columns of a product of two projections are a sum: its metric contracts their last axis."""
+    keys = jax.random.split(jax.random.key(23), 4)
+    shapes = ((24, 6), (24, 6), (6, 32))
+    weights = [
+        0.2 * jax.random.normal(k, s, jnp.float64) for k, s in zip(keys, shapes, strict=False)
+    ]
+    xs = jax.random.normal(keys[3], (3, 24), jnp.float64)
+
+    def gated(x: Array, weights: list[Array]) -> Array:
+        first, second, last = weights
+        return jnp.sum(jnp.tanh((x @ first) * (x @ second) @ last))
+
+    batched = jax.jit(jax.vmap(laplacian_ve(gated), (0, None)))
+    text = batched.lower(xs, weights).as_text()
+    assert "tensor<3x6x24xf64>" in text
+    assert "tensor<3x24x6xf64>" not in text
+    expected = jax.vmap(lambda x: jnp.trace(jax.hessian(gated)(x, weights)))(xs)
+    assert jnp.allclose(batched(xs, weights), expected, rtol=1e-12, atol=1e-12)
+
+    def loss(operator: Callable[..., Array], weights: list[Array]) -> Array:
+        return jnp.mean(jax.vmap(operator, (0, None))(xs, weights) ** 2)
+
+    found = jax.grad(lambda w: loss(laplacian_ve(gated), w))(weights)
+    gradient = jax.grad(lambda w: loss(lambda x, w: jnp.trace(jax.hessian(gated)(x, w)), w))(
+        weights
+    )
+    for ours, other in zip(found, gradient, strict=True):
+        assert jnp.allclose(ours, other, rtol=1e-10, atol=1e-10)
+
+
 def test_a_transition_matrix_stays_whole_in_products() -> None:
     """Its two diagonals lie apart: on both sides they would be four terms."""
     step = np.eye(4) + 0.1 * np.eye(4, k=2)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ..edges.maps import IndexMap
-from ..edges.operations import Einsum, MaterializeOpaque, Overlay, Read
+from ..edges.operations import Combine, Einsum, MaterializeOpaque, Overlay, Read
 from ..edges.terms import Term, with_terms
 from .instructions import Block, EdgeInstruction, Instruction, Program, Slot
 
@@ -51,7 +51,7 @@ class _Storage:
                 continue
             made = self.instructions[place]
             assert isinstance(made, EdgeInstruction)
-            assert isinstance(made.operation, Einsum)
+            assert isinstance(made.operation, Einsum | Combine)
             output = tuple(made.operation.output[k] for k in order)
             operation = replace(made.operation, output=output)
             self.instructions[place] = replace(made, operation=operation)
@@ -64,12 +64,15 @@ class _Storage:
         """The order of axes that all readers want; None where they differ or have no wish."""
         if slot in self.results:
             return None
-        orders = set()
+        orders: set[tuple[int, ...] | None] = set()
         for place, position in self.readers.get(slot, ()):
             operation = getattr(self.instructions[place], "operation", None)
-            if not isinstance(operation, Einsum):
+            if isinstance(operation, Combine):
+                orders.add(_summand(operation, position))
+            elif isinstance(operation, Einsum):
+                orders.add(self.wish(operation, position))
+            else:
                 return None
-            orders.add(self.wish(operation, position))
         return orders.pop() if len(orders) == 1 else None
 
     def wish(self, operation: Einsum, position: int) -> tuple[int, ...] | None:
@@ -87,9 +90,15 @@ class _Storage:
             return True
         made = self.instructions[self.makers[slot]]
         operation = getattr(made, "operation", None)
-        if not isinstance(operation, Einsum) or slot in self.results:
+        if not isinstance(operation, Einsum | Combine) or slot in self.results:
             return False
         output = tuple(operation.output[k] for k in order)
+        if isinstance(operation, Combine):
+            summed = replace(operation, output=output)
+            return all(
+                self.can_be(operand, _summand(summed, position))
+                for position, operand in enumerate(made.inputs)
+            )
         if {name for name, _ in operation.sizes} == {*output}:
             orders = [_wanted(replace(operation, output=output), r) for r in operation.reads]
             return all(
@@ -119,6 +128,12 @@ def _wanted(operation: Einsum, read: Read) -> tuple[int, ...] | None:
     if len(operation.reads) < 2 or operation.written_out:
         return None
     return tuple(sorted(axes, key=lambda k: not summed.isdisjoint(read.axes[k].labels)))
+
+
+def _summand(operation: Combine, position: int) -> tuple[int, ...]:
+    """The order of an operand's axes in which a sum has them."""
+    labels, places = operation.operands[position][1], {n: k for k, n in enumerate(operation.output)}
+    return tuple(sorted(range(len(labels)), key=lambda k: places[labels[k]]))
 
 
 def columns_first(program: Program) -> Program:
@@ -278,11 +293,17 @@ def _multiplies(operation: Einsum) -> bool:
 def _reading(instruction: Instruction, position: int, order: tuple[int, ...]) -> Instruction:
     """The instruction for an operand whose axes are in another order."""
     assert isinstance(instruction, EdgeInstruction)
-    assert isinstance(instruction.operation, Einsum)
-    reads = list(instruction.operation.reads)
+    operation = instruction.operation
+    if isinstance(operation, Combine):
+        operands = list(operation.operands)
+        coefficient, labels = operands[position]
+        operands[position] = coefficient, tuple(labels[k] for k in order)
+        return replace(instruction, operation=replace(operation, operands=tuple(operands)))
+    assert isinstance(operation, Einsum)
+    reads = list(operation.reads)
     axes = reads[position].axes
     reads[position] = replace(reads[position], axes=tuple(axes[k] for k in order))
-    return replace(instruction, operation=replace(instruction.operation, reads=tuple(reads)))
+    return replace(instruction, operation=replace(operation, reads=tuple(reads)))
 
 
 def oriented(program: Program) -> Program:
