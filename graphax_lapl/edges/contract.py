@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from .draft import Draft, DraftFactor
@@ -70,14 +71,14 @@ def _multiply(
     real: bool = False,
 ) -> int:
     """Replace one or two factors by their product, summed over `summed`; its operand."""
-    items = list(items)
     labels = frozenset().union(*[item.factor.labels for item in items])
-    kept = draft.storage_order(labels - summed)
+    kept = draft.storage_order(labels - summed if summed else labels)
+    sizes: Mapping[int, int] = draft.sizes
     shared: dict[int, tuple[IndexMap, int]] = {}
     if not all([axis.is_affine for item in items for axis in item.factor.axes]):
         repeated = {name: _repetition(draft, items, name) for name in kept}
         shared = {name: found for name, found in repeated.items() if found is not None}
-    sizes = {**draft.sizes, **{name: extent for name, (_, extent) in shared.items()}}
+        sizes = {**sizes, **{name: extent for name, (_, extent) in shared.items()}}
     reads = [Read(item.factor.axes, item.factor.conj) for item in items]
     if shared:
         maps = {index_map: label(name) for name, (index_map, _) in shared.items()}
@@ -88,8 +89,8 @@ def _multiply(
     axes = tuple([shared[name][0] if name in shared else label(name) for name in kept])
     product = Factor(axes, operation.shape)
     position = min([draft.factors.index(item) for item in items])
-    draft.factors[position] = DraftFactor(operand, product)
-    draft.factors = [f for f in draft.factors if f not in items]
+    rest = [f for f in draft.factors if f not in items]
+    draft.factors = [*rest[:position], DraftFactor(operand, product), *rest[position:]]
     for name in summed:
         draft.forget(name)
     return operand
@@ -117,6 +118,8 @@ def _repetition(draft: Draft, items: list[DraftFactor], name: int) -> tuple[Inde
 
 def _sum_labels(draft: Draft, writer: RecipeWriter) -> None:
     kept = draft.position_labels
+    if all([item.factor.labels <= kept for item in draft.factors]):
+        return
     kinds: dict[int, tuple[tuple[int, ...], ...]] = {}  # shapes of what products here are made of
 
     def kind(items: list[DraftFactor]) -> tuple[tuple[int, ...], ...]:

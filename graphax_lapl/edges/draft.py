@@ -83,7 +83,7 @@ class Draft:
     @property
     def position_labels(self) -> set[int]:
         """Labels that occur in output or input maps."""
-        return {name for axis in [*self.out, *self.into] for name in axis.labels}
+        return {name for axis in (*self.out, *self.into) for name, _ in axis.parts}
 
     def storage_order(self, labels: Collection[int]) -> tuple[int, ...]:
         """Labels as the axes of a product, see `storage_order`."""
@@ -135,6 +135,9 @@ class Draft:
         Of two limits in which it has opposite signs a sum without it stays: from `a - k` and
         `k - b`, the limits of a product of triangles, `a - b`. Of masks their boolean product does.
         """
+        if not self.limits:
+            del self.sizes[name]
+            return
         kept = [limit for limit in self.limits if name not in limit.labels]
         held = [limit for limit in self.limits if name in limit.labels]
         strides = [(limit, limit.stride(name)) for limit in held if isinstance(limit, IndexMap)]
@@ -224,6 +227,8 @@ class Draft:
         if not self.sizes:
             return
         used = self.position_labels.union(*[f.factor.labels for f in self.factors])
+        if len(used) == len(self.sizes) and 1 not in self.sizes.values():
+            return
         for name, size in list(self.sizes.items()):
             if name not in used:
                 self.coefficient = self.coefficient * size
@@ -291,7 +296,7 @@ class Draft:
             return None
         factors = [f.factor for f in self.factors]
         out, into = self.out, self.into
-        if any([name != k for name, k in names.items()]):
+        if [*names] != [*names.values()]:
             out, into = renamed(out, names), renamed(into, names)
             factors = [f.read(renamed(f.axes, names)) for f in factors]
             limits = [limit.renamed(names) for limit in limits]
@@ -350,8 +355,8 @@ def _by_appearance(axes: Iterable[IndexMap]) -> dict[int, int]:
     """Labels numbered by first appearance, large strides first within a map."""
     names: dict[int, int] = {}
     for axis in axes:
-        parts: Iterable[tuple[int, Part]] = axis.parts
-        if len(axis.parts) > 1:
+        parts: Sequence[tuple[int, Part]] = axis.parts
+        if len(parts) > 1:
             parts = sorted(parts, key=lambda p: -abs(p[1]) if isinstance(p[1], int) else 0)
         for name, _ in parts:
             if name not in names:

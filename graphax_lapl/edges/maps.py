@@ -90,8 +90,10 @@ class IndexMap:
             and sizes[self.parts[0][0]] == size
         )
 
-    def bounds(self, sizes: Mapping[int, int]) -> tuple[int, int]:
+    def bounds(self, sizes: Mapping[int, int] | Sequence[int]) -> tuple[int, int]:
         """The smallest and largest position over the box of labels (which must not be empty)."""
+        if self.is_label:
+            return 0, sizes[self.parts[0][0]] - 1
         low = high = self.offset
         for name, part in self.parts:
             if isinstance(part, int):

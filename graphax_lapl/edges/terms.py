@@ -110,7 +110,7 @@ class Factor:
     @lazy
     def labels(self) -> frozenset[int]:
         """Labels that the factor depends on."""
-        return frozenset([name for axis in self.axes for name in axis.labels])
+        return frozenset([name for axis in self.axes for name, _ in axis.parts])
 
     def read(self, axes: Iterable[IndexMap]) -> Factor:
         """The same array read through other maps."""
@@ -155,7 +155,7 @@ class Term:
     @lazy
     def position_labels(self) -> frozenset[int]:
         """Labels that occur in an output or input index map."""
-        return frozenset([name for axis in (*self.out, *self.into) for name in axis.labels])
+        return frozenset([name for axis in (*self.out, *self.into) for name, _ in axis.parts])
 
     @lazy
     def value_labels(self) -> frozenset[int]:
@@ -198,8 +198,7 @@ class Term:
     @lazy
     def bounds(self) -> tuple[tuple[int, int], ...]:
         """Smallest and largest position along every output and input dimension."""
-        sizes = dict(enumerate(self.sizes))
-        return tuple([axis.bounds(sizes) for axis in (*self.out, *self.into)])
+        return tuple([axis.bounds(self.sizes) for axis in (*self.out, *self.into)])
 
     @lazy
     def _moved(self) -> dict[tuple[int, ...], Term]:
