@@ -9,6 +9,7 @@ as well, and where an entry of it is zero its product says so.
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
@@ -18,6 +19,7 @@ __all__ = ["inverse_of", "sign_and_logarithm"]
 MAX_SWAPS = 16
 
 
+@jax.jit
 def inverse_of(matrix: Array) -> Array:
     """The inverses of the matrices in an array: `U^-1 L^-1 P`."""
     factors, pivots, permutation = lax.linalg.lu(matrix)
@@ -36,6 +38,7 @@ def inverse_of(matrix: Array) -> Array:
     return inverse
 
 
+@jax.jit
 def sign_and_logarithm(matrix: Array) -> tuple[Array, Array]:
     """The sign of the determinants of real matrices, and the logarithm of their size."""
     factors, pivots, _ = lax.linalg.lu(matrix)
