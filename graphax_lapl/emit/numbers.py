@@ -9,6 +9,7 @@ an array without axes, or a note that a number will be computed.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate, islice
@@ -19,6 +20,7 @@ import numpy as np
 from jax import lax
 
 __all__ = [
+    "ADDED",
     "BATCH",
     "CALLS",
     "ENTRIES",
@@ -45,7 +47,7 @@ CALLS = {
     "custom_vmap_call": "call",
 }
 #: Moves that compute something.
-SUMS = frozenset({"reduce_sum", "reduce_prod"})
+SUMS = frozenset({"reduce_sum", "reduce_prod", "cumsum", "cumprod", "scatter-add"})
 POINTWISE = frozenset(
     """
     abs acos acosh add add_any and asin asinh atan atan2 atanh bitcast_convert_type ceil clamp
@@ -55,10 +57,13 @@ POINTWISE = frozenset(
     """.split()  # noqa: SIM905
 )
 
+#: What reads or writes entries at known positions, and which of operands and results has as many.
+PLACED = {"gather": -1, "scatter-add": 2}
 #: Most entries that are picked by known positions as numbers: more are gathered sooner.
 PICKED = 256
-#: Of a gather that takes single entries of a vector.
+#: Of a gather that takes single entries of a vector, and of a scatter that adds to them.
 ENTRIES = lax.GatherDimensionNumbers((), (0,), (0,))
+ADDED = lax.ScatterDimensionNumbers((), (0,), (0,))
 
 #: An array of numbers: a numpy array of objects.
 Numbers = np.ndarray
@@ -104,6 +109,8 @@ def has_numbers(name: str, params: Mapping[str, Any]) -> bool:
         )
     if name == "gather":
         return _picks_entries(params)
+    if name == "scatter-add":
+        return bool(params["dimension_numbers"] == ADDED and _is_within(params))
     return name in POINTWISE or name in MOVES
 
 
@@ -112,8 +119,13 @@ def _picks_entries(params: Mapping[str, Any]) -> bool:
     return (
         params["dimension_numbers"] == ENTRIES
         and tuple(params["slice_sizes"]) == (1,)
-        and params["mode"] == lax.GatherScatterMode.PROMISE_IN_BOUNDS
+        and _is_within(params)
     )
+
+
+def _is_within(params: Mapping[str, Any]) -> bool:
+    """Whether all positions of a gather or scatter are there."""
+    return bool(params["mode"] == lax.GatherScatterMode.PROMISE_IN_BOUNDS)
 
 
 def computed(jaxpr: Any) -> int:
@@ -126,7 +138,9 @@ def computed(jaxpr: Any) -> int:
             return -1
         if name == "bitcast_convert_type" and sizes[0] != sizes[-1]:
             return -1  # a number is several
-        if name == "gather" and (sizes[-1] > PICKED or not _is_known(equation.invars[1], jaxpr)):
+        if name in PLACED and (
+            sizes[PLACED[name]] > PICKED or not _is_known(equation.invars[1], jaxpr)
+        ):
             return -1
         if name in CALLS:
             inside = computed(equation.params[CALLS[name]].jaxpr)
@@ -222,6 +236,22 @@ def _entries(params: dict[str, Any], operand: Numbers, places: Numbers) -> Numbe
     return operand[places[:, 0].astype(np.intp)]
 
 
+def _added(params: dict[str, Any], operand: Numbers, places: Numbers, entries: Numbers) -> Numbers:
+    del params
+    total = operand.copy()
+    for place, entry in zip(places[:, 0].astype(np.intp), entries, strict=True):
+        total[place] = total[place] + entry
+    return total
+
+
+def _cumulated(of: np.ufunc, params: dict[str, Any], operand: Numbers) -> Numbers:
+    axis = params["axis"]
+    if params["reverse"]:
+        return np.flip(of.accumulate(np.flip(operand, axis), axis), axis)
+    result: Numbers = of.accumulate(operand, axis)
+    return result
+
+
 def _pad(params: dict[str, Any], operand: Numbers, value: Numbers) -> Numbers:
     for axis, (low, high, inside) in enumerate(params["padding_config"]):
         size = operand.shape[axis]
@@ -272,6 +302,8 @@ def _several(result: Any) -> list[Numbers]:
 #: What moves numbers, adds or multiplies them.
 MOVES: dict[str, Callable[..., Any]] = {
     "broadcast_in_dim": _broadcast,
+    "cumprod": functools.partial(_cumulated, np.multiply),
+    "cumsum": functools.partial(_cumulated, np.add),
     "concatenate": lambda params, *parts: np.concatenate(parts, params["dimension"]),
     "dot_general": _product,
     "gather": _entries,
@@ -280,6 +312,7 @@ MOVES: dict[str, Callable[..., Any]] = {
     "reduce_sum": lambda params, operand: operand.sum(tuple(params["axes"])),
     "reduce_prod": lambda params, operand: operand.prod(tuple(params["axes"])),
     "reshape": lambda params, operand: operand.reshape(params["new_sizes"]),
+    "scatter-add": _added,
     "rev": lambda params, operand: np.flip(operand, params["dimensions"]),
     "slice": _slice,
     "split": _apart,
