@@ -17,7 +17,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import dtypes, lax
 
 __all__ = [
     "ADDED",
@@ -59,6 +59,13 @@ POINTWISE = frozenset(
 
 #: What reads or writes entries at known positions, and which of operands and results has as many.
 PLACED = {"gather": -1, "scatter-add": 2}
+#: What JAX asks of known positions: which of them count from the end, and where these are.
+POSITIONS: dict[str, Callable[..., Any]] = {
+    "add": np.add,
+    "lt": np.less,
+    "select_n": lambda which, *cases: cases[int(which)],
+}
+SETTLED = frozenset({*POSITIONS, "broadcast_in_dim", "reshape"})
 #: Most entries that are picked by known positions as numbers: more are gathered sooner.
 PICKED = 256
 #: Of a gather that takes single entries of a vector, and of a scatter that adds to them.
@@ -131,17 +138,22 @@ def _is_within(params: Mapping[str, Any]) -> bool:
 def computed(jaxpr: Any) -> int:
     """Numbers that a program computes; negative where it has no form in numbers."""
     total = sum(math.prod(variable.aval.shape) for variable in jaxpr.constvars)
+    known = {*jaxpr.constvars}
     for equation in jaxpr.eqns:
         name = equation.primitive.name
+        if name in SETTLED and all(
+            hasattr(atom, "val") or atom in known for atom in equation.invars
+        ):
+            known.update(v for v in equation.outvars if _is_position(v.aval.dtype))
         sizes = [math.prod(atom.aval.shape) for atom in (*equation.invars, *equation.outvars)]
         if min(sizes, default=0) == 0 or not has_numbers(name, equation.params):
             return -1
         if name == "bitcast_convert_type" and sizes[0] != sizes[-1]:
             return -1  # a number is several
-        if name in PLACED and (
-            sizes[PLACED[name]] > PICKED or not _is_known(equation.invars[1], jaxpr)
-        ):
-            return -1
+        if name in PLACED:
+            places = equation.invars[1]
+            if sizes[PLACED[name]] > PICKED or not (hasattr(places, "val") or places in known):
+                return -1
         if name in CALLS:
             inside = computed(equation.params[CALLS[name]].jaxpr)
             if inside < 0:
@@ -156,8 +168,9 @@ def computed(jaxpr: Any) -> int:
     return total
 
 
-def _is_known(atom: Any, jaxpr: Any) -> bool:
-    return hasattr(atom, "val") or atom in jaxpr.constvars
+def _is_position(dtype: Any) -> bool:
+    """Whether numbers of a dtype count or choose."""
+    return dtypes.issubdtype(dtype, np.integer) or dtypes.issubdtype(dtype, np.bool_)
 
 
 def _products(equation: Any) -> int:
@@ -205,11 +218,21 @@ def run_numbers(
         elif name in POINTWISE:
             shape = equation.outvars[0].aval.shape
             spread = [np.broadcast_to(operand, shape).ravel() for operand in operands]
-            results = [filled(shape, (apply(equation, p)[0] for p in zip(*spread, strict=True)))]
+            found = (_applied(equation, p, apply) for p in zip(*spread, strict=True))
+            results = [filled(shape, found)]
         else:
             results = _several(MOVES[name](params, *operands))
         held.update(zip(equation.outvars, results, strict=True))
     return [read(atom) for atom in jaxpr.outvars]
+
+
+def _applied(equation: Any, values: Sequence[Any], apply: Apply) -> Any:
+    """A pointwise equation of numbers, carried out at once where it makes known positions."""
+    settle = POSITIONS.get(equation.primitive.name)
+    known = settle is not None and all(isinstance(value, np.generic) for value in values)
+    if settle is not None and known and _is_position(equation.outvars[0].aval.dtype):
+        return settle(*values)
+    return apply(equation, values)[0]
 
 
 def _broadcast(params: dict[str, Any], operand: Numbers) -> Numbers:

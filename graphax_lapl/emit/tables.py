@@ -14,13 +14,11 @@ from ..edges.layout import MAX_LAYERS, term_positions
 from ..edges.maps import IndexMap
 from ..edges.terms import Term
 from .arrays import broadcast_labels
-from .numbers import ADDED, ENTRIES
 
 __all__ = ["placed_by_tables"]
 
 #: Windows are gathered where there are at most so many times as many places as entries.
 MAX_PLACES = 16
-WITHIN = lax.GatherScatterMode.PROMISE_IN_BOUNDS
 
 
 def placed_by_tables(
@@ -138,17 +136,10 @@ def _scattered(term: Term, values: Array, names: tuple[int, ...], shape: tuple[i
     target, valid = term_positions(term, shape)
     chosen = np.flatnonzero(valid)
     spread = lax.reshape(broadcast_labels(values, names, labels, sizes), target.shape)
-    # Places as they are: `.at` would ask at run time which of them count from the end.
     if len(chosen) < len(target):
-        places = chosen.astype(np.int32)[:, None]
-        spread = lax.gather(spread, places, ENTRIES, (1,), mode=WITHIN)
+        spread = spread.at[chosen].get(mode="promise_in_bounds")
         target = target[chosen]
-    dense = lax.scatter_add(
-        jnp.zeros(math.prod(shape), values.dtype),
-        target.astype(np.int32 if math.prod(shape) < 2**31 else np.int64)[:, None],
-        spread,
-        ADDED,
-        unique_indices=len(np.unique(target)) == len(target),
-        mode=WITHIN,
-    )
+    dense = jnp.zeros(math.prod(shape), values.dtype)
+    unique = len(np.unique(target)) == len(target)
+    dense = dense.at[target].add(spread, mode="promise_in_bounds", unique_indices=unique)
     return lax.reshape(dense, shape)
