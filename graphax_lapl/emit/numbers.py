@@ -61,9 +61,10 @@ POINTWISE = frozenset(
 PLACED = {"gather": -1, "scatter-add": 2}
 #: What JAX asks of known positions: which of them count from the end, and where these are.
 POSITIONS: dict[str, Callable[..., Any]] = {
-    "add": np.add,
-    "lt": np.less,
-    "select_n": lambda which, *cases: cases[int(which)],
+    "add": lambda params, *values: np.add(*values),
+    "lt": lambda params, *values: np.less(*values),
+    "select_n": lambda params, which, *cases: cases[int(which)],
+    "convert_element_type": lambda params, value: value.astype(params["new_dtype"]),
 }
 SETTLED = frozenset({*POSITIONS, "broadcast_in_dim", "reshape"})
 #: Most entries that are picked by known positions as numbers: more are gathered sooner.
@@ -142,7 +143,8 @@ def computed(jaxpr: Any) -> int:
     for equation in jaxpr.eqns:
         name = equation.primitive.name
         if name in SETTLED and all(
-            hasattr(atom, "val") or atom in known for atom in equation.invars
+            (hasattr(atom, "val") or atom in known) and _is_position(atom.aval.dtype)
+            for atom in equation.invars
         ):
             known.update(v for v in equation.outvars if _is_position(v.aval.dtype))
         sizes = [math.prod(atom.aval.shape) for atom in (*equation.invars, *equation.outvars)]
@@ -229,9 +231,9 @@ def run_numbers(
 def _applied(equation: Any, values: Sequence[Any], apply: Apply) -> Any:
     """A pointwise equation of numbers, carried out at once where it makes known positions."""
     settle = POSITIONS.get(equation.primitive.name)
-    known = settle is not None and all(isinstance(value, np.generic) for value in values)
+    known = all(isinstance(value, np.integer | np.bool_) for value in values)
     if settle is not None and known and _is_position(equation.outvars[0].aval.dtype):
-        return settle(*values)
+        return settle(equation.params, *values)
     return apply(equation, values)[0]
 
 
