@@ -438,3 +438,58 @@ def test_entries_picked_by_places_that_move_stay_in_arrays():
 
     assert computed(jax.make_jaxpr(fun)(draw(31, 3), places).jaxpr) < 0
     assert computed(jax.make_jaxpr(lambda x: fun(x, places))(draw(31, 3)).jaxpr) > 0
+
+
+def reactions(y):
+    """Rates by the law of Arrhenius: zeros of the exponents leave entries that tables place."""
+    orders = jnp.array([[1.0, 1, 0, 0], [0, 1, 1, 0], [0, 0, 0, 2], [1, 0, 0, 0], [0, 0, 1, 1]])
+    made = jnp.array([[0.0, 0, 1, 1], [1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 1], [0, 1, 0, 0]])
+    c, t = y[:4], y[4]
+    rates = jnp.exp(jnp.arange(5.0) - jnp.array([4.0, 3, 2, 5, 1]) / t + orders @ jnp.log(c))
+    change = (made - orders).T @ rates
+    return jnp.append(change, -(change @ jnp.arange(4.0)) / jnp.sum(c * (1 + 0.1 * t)))
+
+
+def mass_action(c):
+    orders = np.array([[1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 1, 1], [0, 2, 0, 0]], float)
+    return orders.T @ jnp.prod(c**orders, axis=1)
+
+
+@pytest.mark.parametrize("fun", [reactions, mass_action])
+def test_rates_of_reactions_are_numbers(fun):
+    inputs = draw(32, BATCH, 5 if fun is reactions else 4)
+    found = jax.jit(jax.vmap(jacve(fun)))
+    compare(found(inputs), jax.vmap(jax.jacrev(fun))(inputs))
+    compare(jax.jit(jacve(fun))(inputs[0]), jax.jacrev(fun)(inputs[0]))
+    program = found.lower(inputs).compile().as_text()
+    assert " scatter(" not in program
+    assert " reduce-window(" not in program
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("cumulated", [lax.cumsum, lax.cumprod])
+def test_cumulated_numbers(cumulated, reverse):
+    def fun(x):
+        return cumulated(x, axis=1, reverse=reverse)
+
+    x = draw(33, 2, 3)
+    closed = jax.make_jaxpr(fun)(x)
+    assert computed(closed.jaxpr) > 0
+    (found,) = run_numbers(closed.jaxpr, closed.consts, [split(x)])
+    np.testing.assert_allclose(np.array(found.tolist()), fun(x), rtol=1e-14)
+
+
+@pytest.mark.parametrize("places", [[2, 0], [1, 1]])
+def test_entries_added_at_known_places(places):
+    def fun(x, at):
+        empty = jnp.zeros(4, x.dtype)
+        return empty.at[at].add(x, mode="promise_in_bounds")
+
+    x = draw(34, 2)
+    closed = jax.make_jaxpr(lambda x: fun(x, jnp.array(places)))(x)
+    assert computed(closed.jaxpr) > 0
+    (found,) = run_numbers(closed.jaxpr, closed.consts, [split(x)])
+    expected = np.zeros(4)
+    np.add.at(expected, places, np.asarray(x))
+    np.testing.assert_allclose(np.array(found.tolist()), expected, rtol=1e-14)
+    assert computed(jax.make_jaxpr(fun)(x, jnp.array(places)).jaxpr) < 0

@@ -23,7 +23,7 @@ from ..edges.runs import Run
 from ..edges.terms import Structure
 from .arrays import promoted
 from .holding import held
-from .numbers import ENTRIES
+from .numbers import ADDED, ENTRIES
 
 __all__ = ["gathered_dense", "is_gathered", "placed"]
 
@@ -39,8 +39,6 @@ MAX_GATHERED = 1 << 14
 MIN_GATHERED_TERMS = 4
 #: Larger ones of which at most one number in so many is an entry are zeros with entries set.
 SPARSE = 16
-
-_SCATTER = lax.ScatterDimensionNumbers((), (0,), (0,))
 
 
 def is_gathered(structure: Structure) -> bool:
@@ -70,7 +68,7 @@ def gathered_dense(
             jnp.zeros((structure.size,), entries.dtype),
             places.astype(np.int32)[:, None],
             entries,
-            _SCATTER,
+            ADDED,
             indices_are_sorted=bool((np.diff(places) > 0).all()),
             unique_indices=True,
             mode=lax.GatherScatterMode.PROMISE_IN_BOUNDS,
@@ -238,7 +236,7 @@ def _scatter_add(base: Array, layer: Layer, joined: Array) -> Array:
         base,
         layer.entries[:, None],
         _read(joined, layer.reads),
-        _SCATTER,
+        ADDED,
         indices_are_sorted=True,
         unique_indices=layer.unique,
         mode=lax.GatherScatterMode.PROMISE_IN_BOUNDS,

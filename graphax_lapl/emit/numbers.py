@@ -9,6 +9,7 @@ an array without axes, or a note that a number will be computed.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate, islice
@@ -16,9 +17,10 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import dtypes, lax
 
 __all__ = [
+    "ADDED",
     "BATCH",
     "CALLS",
     "ENTRIES",
@@ -45,7 +47,7 @@ CALLS = {
     "custom_vmap_call": "call",
 }
 #: Moves that compute something.
-SUMS = frozenset({"reduce_sum", "reduce_prod"})
+SUMS = frozenset({"reduce_sum", "reduce_prod", "cumsum", "cumprod", "scatter-add"})
 POINTWISE = frozenset(
     """
     abs acos acosh add add_any and asin asinh atan atan2 atanh bitcast_convert_type ceil clamp
@@ -55,10 +57,21 @@ POINTWISE = frozenset(
     """.split()  # noqa: SIM905
 )
 
+#: What reads or writes entries at known positions, and which of operands and results has as many.
+PLACED = {"gather": -1, "scatter-add": 2}
+#: What JAX asks of known positions: which of them count from the end, and where these are.
+POSITIONS: dict[str, Callable[..., Any]] = {
+    "add": lambda params, *values: np.add(*values),
+    "lt": lambda params, *values: np.less(*values),
+    "select_n": lambda params, which, *cases: cases[int(which)],
+    "convert_element_type": lambda params, value: value.astype(params["new_dtype"]),
+}
+SETTLED = frozenset({*POSITIONS, "broadcast_in_dim", "reshape"})
 #: Most entries that are picked by known positions as numbers: more are gathered sooner.
 PICKED = 256
-#: Of a gather that takes single entries of a vector.
+#: Of a gather that takes single entries of a vector, and of a scatter that adds to them.
 ENTRIES = lax.GatherDimensionNumbers((), (0,), (0,))
+ADDED = lax.ScatterDimensionNumbers((), (0,), (0,))
 
 #: An array of numbers: a numpy array of objects.
 Numbers = np.ndarray
@@ -104,6 +117,8 @@ def has_numbers(name: str, params: Mapping[str, Any]) -> bool:
         )
     if name == "gather":
         return _picks_entries(params)
+    if name == "scatter-add":
+        return bool(params["dimension_numbers"] == ADDED and _is_within(params))
     return name in POINTWISE or name in MOVES
 
 
@@ -112,22 +127,35 @@ def _picks_entries(params: Mapping[str, Any]) -> bool:
     return (
         params["dimension_numbers"] == ENTRIES
         and tuple(params["slice_sizes"]) == (1,)
-        and params["mode"] == lax.GatherScatterMode.PROMISE_IN_BOUNDS
+        and _is_within(params)
     )
+
+
+def _is_within(params: Mapping[str, Any]) -> bool:
+    """Whether all positions of a gather or scatter are there."""
+    return bool(params["mode"] == lax.GatherScatterMode.PROMISE_IN_BOUNDS)
 
 
 def computed(jaxpr: Any) -> int:
     """Numbers that a program computes; negative where it has no form in numbers."""
     total = sum(math.prod(variable.aval.shape) for variable in jaxpr.constvars)
+    known = {*jaxpr.constvars}
     for equation in jaxpr.eqns:
         name = equation.primitive.name
+        if name in SETTLED and all(
+            (hasattr(atom, "val") or atom in known) and _is_position(atom.aval.dtype)
+            for atom in equation.invars
+        ):
+            known.update(v for v in equation.outvars if _is_position(v.aval.dtype))
         sizes = [math.prod(atom.aval.shape) for atom in (*equation.invars, *equation.outvars)]
         if min(sizes, default=0) == 0 or not has_numbers(name, equation.params):
             return -1
         if name == "bitcast_convert_type" and sizes[0] != sizes[-1]:
             return -1  # a number is several
-        if name == "gather" and (sizes[-1] > PICKED or not _is_known(equation.invars[1], jaxpr)):
-            return -1
+        if name in PLACED:
+            places = equation.invars[1]
+            if sizes[PLACED[name]] > PICKED or not (hasattr(places, "val") or places in known):
+                return -1
         if name in CALLS:
             inside = computed(equation.params[CALLS[name]].jaxpr)
             if inside < 0:
@@ -142,8 +170,9 @@ def computed(jaxpr: Any) -> int:
     return total
 
 
-def _is_known(atom: Any, jaxpr: Any) -> bool:
-    return hasattr(atom, "val") or atom in jaxpr.constvars
+def _is_position(dtype: Any) -> bool:
+    """Whether numbers of a dtype count or choose."""
+    return dtypes.issubdtype(dtype, np.integer) or dtypes.issubdtype(dtype, np.bool_)
 
 
 def _products(equation: Any) -> int:
@@ -191,11 +220,21 @@ def run_numbers(
         elif name in POINTWISE:
             shape = equation.outvars[0].aval.shape
             spread = [np.broadcast_to(operand, shape).ravel() for operand in operands]
-            results = [filled(shape, (apply(equation, p)[0] for p in zip(*spread, strict=True)))]
+            found = (_applied(equation, p, apply) for p in zip(*spread, strict=True))
+            results = [filled(shape, found)]
         else:
             results = _several(MOVES[name](params, *operands))
         held.update(zip(equation.outvars, results, strict=True))
     return [read(atom) for atom in jaxpr.outvars]
+
+
+def _applied(equation: Any, values: Sequence[Any], apply: Apply) -> Any:
+    """A pointwise equation of numbers, carried out at once where it makes known positions."""
+    settle = POSITIONS.get(equation.primitive.name)
+    known = all(isinstance(value, np.integer | np.bool_) for value in values)
+    if settle is not None and known and _is_position(equation.outvars[0].aval.dtype):
+        return settle(equation.params, *values)
+    return apply(equation, values)[0]
 
 
 def _broadcast(params: dict[str, Any], operand: Numbers) -> Numbers:
@@ -220,6 +259,22 @@ def _slice(params: dict[str, Any], operand: Numbers) -> Numbers:
 
 def _entries(params: dict[str, Any], operand: Numbers, places: Numbers) -> Numbers:
     return operand[places[:, 0].astype(np.intp)]
+
+
+def _added(params: dict[str, Any], operand: Numbers, places: Numbers, entries: Numbers) -> Numbers:
+    del params
+    total = operand.copy()
+    for place, entry in zip(places[:, 0].astype(np.intp), entries, strict=True):
+        total[place] = total[place] + entry
+    return total
+
+
+def _cumulated(of: np.ufunc, params: dict[str, Any], operand: Numbers) -> Numbers:
+    axis = params["axis"]
+    if params["reverse"]:
+        return np.flip(of.accumulate(np.flip(operand, axis), axis), axis)
+    result: Numbers = of.accumulate(operand, axis)
+    return result
 
 
 def _pad(params: dict[str, Any], operand: Numbers, value: Numbers) -> Numbers:
@@ -272,6 +327,8 @@ def _several(result: Any) -> list[Numbers]:
 #: What moves numbers, adds or multiplies them.
 MOVES: dict[str, Callable[..., Any]] = {
     "broadcast_in_dim": _broadcast,
+    "cumprod": functools.partial(_cumulated, np.multiply),
+    "cumsum": functools.partial(_cumulated, np.add),
     "concatenate": lambda params, *parts: np.concatenate(parts, params["dimension"]),
     "dot_general": _product,
     "gather": _entries,
@@ -280,6 +337,7 @@ MOVES: dict[str, Callable[..., Any]] = {
     "reduce_sum": lambda params, operand: operand.sum(tuple(params["axes"])),
     "reduce_prod": lambda params, operand: operand.prod(tuple(params["axes"])),
     "reshape": lambda params, operand: operand.reshape(params["new_sizes"]),
+    "scatter-add": _added,
     "rev": lambda params, operand: np.flip(operand, params["dimensions"]),
     "slice": _slice,
     "split": _apart,
