@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -51,17 +52,24 @@ class OrderRegistry(Mapping[str, OrderFunction]):
         self._functions[name] = function
         self._aliases.update(dict.fromkeys(aliases, name))
 
-    def resolve(self, name: str) -> str:
+    def resolve(self, name: str, further: Iterable[str] = ()) -> str:
         """The proper name that `name` stands for.
 
+        Args:
+            name: a name or an alias, in any case.
+            further: names that the caller knows besides, one of which may have been meant.
+
         Raises:
-            InvalidOrderError: if the name is unknown; the message lists all names.
+            InvalidOrderError: if the name is unknown; the message has the name that is closest to
+                it, and lists all names.
         """
         wanted = name.lower()
         wanted = self._aliases.get(wanted, wanted)
         if wanted not in self._functions:
+            close = difflib.get_close_matches(wanted, [*self.names(), *further], 1)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
             raise InvalidOrderError(
-                f"order: unknown name {name!r}. Expected one of "
+                f"order: unknown name {name!r}.{hint} Expected one of "
                 f"{', '.join(map(repr, self.names()))}, a strategy, or a sequence of vertices."
             )
         return wanted

@@ -72,6 +72,17 @@ def test_unknown_order_name(entry: str) -> None:
         assert valid in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("forwrad", "forward"), ("Markovitz", "markowitz"), ("compresed", "compressed")],
+)
+@at_every_entry
+def test_closest_order_name(entry: str, name: str, meant: str) -> None:
+    """The list of all names is long."""
+    with pytest.raises(InvalidOrderError, match=rf"{name}'\. Did you mean '{meant}'\?"):
+        ENTRIES[entry](name)
+
+
 @pytest.mark.parametrize("name", ["", "Forward ", "rev erse"])
 def test_misspelt_order_name(name: str) -> None:
     with pytest.raises(InvalidOrderError, match="reverse"):
@@ -489,3 +500,20 @@ def test_coefficients_that_are_something_else(call: Callable[[], Any]) -> None:
     """A complex vector lost its imaginary part."""
     with pytest.raises(GraphaxLaplError, match=r"vector|must"):
         call()
+
+
+@pytest.mark.parametrize("given", [(), (X,)])
+def test_product_with_the_hessian_of_no_vector(given: tuple[Any, ...]) -> None:
+    """The only argument was taken as the vector, and said to be missing."""
+    with pytest.raises(InvalidArgumentError, match=rf"fun .*vector.*got {len(given)} positional"):
+        hessian_vector_product(fun)(*given)
+
+
+def test_vector_of_another_shape() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"arguments, shapes \[\(3,\)\]; got shapes"):
+        hessian_vector_product(fun)(X, np.ones(4))
+
+
+def test_each_expected_shape_is_named_once() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"expected shape \(\) or \(3,\) or \(3, 3\)\."):
+        second_order_operator(fun, np.ones((2, 2)))(X)

@@ -167,7 +167,8 @@ def _entry(entry: Any, aval: Any, name: str, function: str, matrices: bool) -> A
         return entry
     if entry.shape == (size,):
         return jnp.reshape(entry, aval.shape)
-    expected = f"(), {aval.shape} or ({size},)" + f" or ({size}, {size})" * matrices
+    shapes = dict.fromkeys([(), aval.shape, (size,), *[(size, size)] * matrices])
+    expected = " or ".join(map(str, shapes))
     raise InvalidArgumentError(
         f"{name} has an entry of shape {entry.shape} for an argument of {function} of shape "
         f"{aval.shape}; expected shape {expected}."

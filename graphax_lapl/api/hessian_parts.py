@@ -149,6 +149,13 @@ def hessian_vector_product(
 
     @functools.wraps(fun, updated=())
     def product(*arguments: Any, **kwargs: Any) -> Any:
+        if len(arguments) < 2:
+            raise InvalidArgumentError(
+                f"The product with the Hessian of {getattr(fun, '__name__', type(fun).__name__)} "
+                "takes the arguments and then a vector, by position: "
+                "hessian_vector_product(fun)(x, vector); got "
+                f"{len(arguments)} positional argument{'s' * (len(arguments) != 1)}."
+            )
         *args, vector = arguments
         prepared = prepare(fun, tuple(args), kwargs, argnums)
         # JAX's own reverse mode applies the user's rules before the product meets them.
@@ -177,10 +184,11 @@ def _tangents(chosen: tuple[Any, ...], vectors: Any) -> tuple[Any, ...]:
     targets = tree_util.tree_leaves(chosen)
     shapes = [jnp.shape(leaf) for leaf in targets]
     if given != tree or [jnp.shape(leaf) for leaf in leaves] != shapes:
+        found = [jnp.shape(leaf) for leaf in leaves]
+        expected, got = ("", "") if given == tree else (f"{tree} with ", f"{given} with ")
         raise InvalidArgumentError(
             "The last argument must be a vector like the differentiated arguments, "
-            f"{tree} with shapes {shapes}; got {given} with shapes "
-            f"{[jnp.shape(leaf) for leaf in leaves]}."
+            f"{expected}shapes {shapes}; got {got}shapes {found}."
         )
     for leaf, target in zip(leaves, targets, strict=True):
         dtype = getattr(leaf, "dtype", None) or np.asarray(leaf).dtype

@@ -263,7 +263,7 @@ def _found(order: str | Strategy, graph: ComputationalGraph) -> EliminationOrder
         from elimination_orders import ORDERS, InvalidOrderError as PlannerOrderError
 
         try:
-            name = ORDERS.resolve(order)
+            name = ORDERS.resolve(order, COMPRESSED_ORDERS)
         except PlannerOrderError as error:
             raise InvalidOrderError(
                 f"{error} Compressed evaluation: {', '.join(map(repr, COMPRESSED_ORDERS))}. "
