@@ -13,7 +13,8 @@ from benchmarks.problems.problem import over_batch
 from graphax_lapl import jacve, laplacian_ve, make_plan
 from graphax_lapl.edges.operations import Assemble, Einsum
 from graphax_lapl.emit.holding import BARRIERS_STAND, held, tangents_held
-from graphax_lapl.program.fusion import CACHED, READING, FusedProgram, Fusion, Step, worth_holding
+from graphax_lapl.program.fusion import CACHED, Fusion, Step
+from graphax_lapl.program.holding import READING, FusedProgram, worth_holding
 from graphax_lapl.program.sines import SINES_SIZE, sines
 from graphax_lapl.program.timings import CACHE
 

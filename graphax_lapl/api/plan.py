@@ -33,6 +33,7 @@ from ..graph.tracing import is_traced
 from ..program.at_once import Footprint, can_be_divided
 from ..program.builder import Begun
 from ..program.common_weights import weights_first
+from ..program.convolutions import convolution_results, scales_before_convolutions
 from ..program.counts import (
     BYTES_PER_OPERATION,
     OpCounts,
@@ -41,14 +42,8 @@ from ..program.counts import (
     count_program,
     traced_work,
 )
-from ..program.fusion import (
-    MAX_INSTRUCTIONS,
-    UNBOUNDED,
-    convolution_results,
-    scales_before_convolutions,
-    worth_holding,
-    worth_holding_for_derivatives,
-)
+from ..program.fusion import UNBOUNDED
+from ..program.holding import MAX_INSTRUCTIONS, worth_holding, worth_holding_for_derivatives
 from ..program.instructions import Program
 from ..program.orientation import contracted_last, oriented, plain_products
 from ..program.quotients import divided_after_sums

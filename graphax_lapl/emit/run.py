@@ -29,6 +29,7 @@ from ..program.summed import SINES_INSIDE
 from .arrays import scaled
 from .assembly import assemble
 from .coordinates import gathered_dense, is_gathered
+from .curvature import second_derivative
 from .holding import Holding, held, linear_barrier
 from .joined_pulls import joined_pulls
 from .joined_pushes import joined_pushes
@@ -37,7 +38,6 @@ from .opaque import (
     LinearMap,
     apply_sums,
     apply_together,
-    second_derivative,
     written_together,
 )
 from .products import as_exact, matrix_product, sum_with_weights, vector_first

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..graph.listing import Equation
-from .fusion import FusedProgram
+from .holding import FusedProgram
 from .instructions import (
     CurvatureInstruction,
     OpaqueInstruction,
