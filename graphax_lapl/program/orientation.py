@@ -73,9 +73,7 @@ class _Storage:
             orders.add(self.rows_first(slot) if loop else self.wish(operation, position))
         return orders.pop() if len(orders) == 1 else None
 
-    def sums_with_weights(
-        self, operation: Einsum, inputs: Sequence[int], position: int
-    ) -> bool:
+    def sums_with_weights(self, operation: Einsum, inputs: Sequence[int], position: int) -> bool:
         """Whether an operand meets weights of its own axes entry by entry, and any order suits."""
         if len(inputs) != 2 or inputs[1 - position] not in self.fixed or not operation.summed:
             return False

@@ -112,7 +112,7 @@ class _Traces:
             return None
         constant = sum(p.coefficient for p in products if not p.factors)
         shares = [(p.coefficient, self.multiplied(p.factors, maker)) for p in products if p.factors]
-        if not shares:
+        if not shares or root in {f.slot for p in products for f in p.factors}:
             return None
         total = Combine(tuple((c, ()) for c, _ in shares), (), (), constant)
         inputs = tuple(slot for _, slot in shares)
@@ -149,12 +149,12 @@ class _Traces:
             return whole
         operation = maker.operation
         parts: list[_Product] | None = None
+        if self.is_slope(slot):
+            return whole
         if isinstance(operation, Einsum):
-            if len(shape) != 1 or operation.summed:  # entrywise, a vector is as good as its factors
-                parts = self.of_einsum(operation, maker.inputs, axes)
+            parts = self.of_einsum(operation, maker.inputs, axes)
         elif isinstance(operation, Combine):
-            if len(shape) != 1 and not operation.constant:
-                parts = self.of_combine(operation, maker.inputs, axes)
+            parts = self.of_combine(operation, maker.inputs, axes)
         elif isinstance(operation, Assemble):
             parts = self.of_assemble(operation, maker.inputs, axes)
         if parts is None:
@@ -162,6 +162,21 @@ class _Traces:
         if len(parts) > MAX_PRODUCTS:
             raise _TooMany
         return parts
+
+    def is_slope(self, slot: int) -> bool:
+        """Whether it is a vector made entry by entry, which is as good as what it is made of."""
+        if len(self.slots[slot].shape) > 1:
+            return False
+        maker = self.makers.get(slot)
+        if slot in self.fixed or not isinstance(maker, EdgeInstruction):
+            return True
+        if len(self.slots[slot].shape) != 1:
+            return False
+        operation = maker.operation
+        entrywise = isinstance(operation, Combine) or (
+            isinstance(operation, Einsum) and not operation.summed
+        )
+        return entrywise and all(map(self.is_slope, maker.inputs))
 
     def of_einsum(
         self, operation: Einsum, inputs: Sequence[int], axes: Sequence[IndexMap]
@@ -186,7 +201,8 @@ class _Traces:
     ) -> list[_Product]:
         """The products that the operands of a sum are sums of."""
         names = dict(zip(operation.output, axes, strict=True))
-        return [
+        found = [_Product(operation.constant)] if operation.constant else []
+        return found + [
             replace(product, coefficient=coefficient * product.coefficient)
             for (coefficient, own), slot in zip(operation.operands, inputs, strict=True)
             for product in self.products(slot, tuple(names[name] for name in own))
