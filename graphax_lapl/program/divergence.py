@@ -61,9 +61,9 @@ class _Divergence(Builder):
                 self.include(recipe, (*outer[1], *inner[1]), first.dtype)
         self.program.blocks = [[self.block(first.dtype)]]
         self.program.values = [self.value(atom) for atom in self.listing.outputs]
-        own = len(self.listing.constants)
-        moving = {self.program.inputs[own + place] for place in places}
-        return tidied(self.program, moving)
+        inputs = [self.graph.by_name[name] for name in self.graph.inputs]
+        moving = {self.value(vertex.variable) for vertex in inputs}
+        return tidied(self.program, moving, trace=True)
 
     def block(self, dtype: object) -> Block:
         """The sum of all shares."""

@@ -70,10 +70,31 @@ class _Storage:
             if isinstance(operation, Combine):
                 orders.add(_summand(operation, position))
             elif isinstance(operation, Einsum):
-                orders.add(self.wish(operation, position))
+                loop = self.sums_with_weights(operation, self.instructions[place].inputs, position)
+                orders.add(self.rows_first(slot) if loop else self.wish(operation, position))
             else:
                 return None
         return orders.pop() if len(orders) == 1 else None
+
+    def sums_with_weights(self, operation: Einsum, inputs: Sequence[int], position: int) -> bool:
+        """Whether an operand meets weights of its own axes entry by entry, and any order suits."""
+        if len(inputs) != 2 or inputs[1 - position] not in self.fixed or not operation.summed:
+            return False
+        first, second = (read.labels for read in operation.reads)
+        return bool(operation.output) and first == second
+
+    def rows_first(self, slot: int) -> tuple[int, ...] | None:
+        """The order in which a product with weights is rows of one large matrix, of all samples."""
+        made = self.instructions[self.makers[slot]] if slot in self.makers else None
+        operation = getattr(made, "operation", None)
+        if made is None or not isinstance(operation, Einsum) or not _multiplies(operation):
+            return None
+        moving = [s not in self.fixed for s in made.inputs]
+        if moving.count(True) != 1:
+            return None
+        rows = operation.reads[moving.index(True)].labels
+        axes = range(len(operation.output))
+        return tuple(sorted(axes, key=lambda k: operation.output[k] not in rows))
 
     def wish(self, operation: Einsum, position: int) -> tuple[int, ...] | None:
         """The order of an operand's axes that suits an einsum; None where any does."""

@@ -14,19 +14,23 @@ from .permutations import share_permuted
 from .reassociation import reassociate
 from .squares import numbers_outside_squares
 from .summed_layers import sum_layers
+from .traces import multiply_weights_of_traces
 
 __all__ = ["tidied"]
 
 
-def tidied(program: Program, moving: Collection[int]) -> Program:
+def tidied(program: Program, moving: Collection[int], trace: bool = False) -> Program:
     """The same program with products in a cheaper order, sums taken together, nothing twice.
 
     Args:
         program: the complete program.
         moving: its inputs that are not the same for all samples of a batch.
+        trace: whether it is the program of a trace, a number.
     """
     scaled = scale_once(program.without_dead_code(None)).without_dead_code(None)
     joined = join_sums(numbers_outside_squares(reassociate(scaled)))
+    if trace:
+        joined = multiply_weights_of_traces(joined, moving)
     apart = sum_layers(take_out_fixed_factors(joined, moving), moving)
     tidy = share_permuted(apart)
     fixed = tidy.unreached(moving)

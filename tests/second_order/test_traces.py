@@ -1,0 +1,132 @@
+"""Traces of a few layers: weights are multiplied with one another before the slopes."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from graphax_lapl import divergence_ve
+
+D, H = 6, 8
+SHAPES = {
+    "w": (D, H),
+    "m": (H, H),
+    "v": (H, D),
+    "w2": (D, H),
+    "v2": (H, D),
+    "t": (D + 2, H),
+    "b": (H,),
+    "square": (D, D),
+}
+
+
+def layers(p, x):
+    return jnp.tanh(jnp.sin(x @ p["w"] + p["b"]) @ p["m"]) @ p["v"]
+
+
+def residual(p, x):
+    for w, v in (("w", "v"), ("w2", "v2")):
+        x = x + 0.5 * jnp.tanh(x @ p[w]) @ p[v]
+    return x
+
+
+def hidden_residual(p, x):
+    h = jax.nn.silu(x @ p["w"])
+    return (h - jnp.tanh(h @ p["m"])) @ p["v"]
+
+
+def behind_time(p, x):
+    inner = jnp.tanh(jnp.concatenate([p["b"][:1], x, p["b"][1:2]]) @ p["t"])
+    return jnp.sin(inner @ p["m"]) @ p["v"]
+
+
+def four_layers(p, x):
+    h = jnp.tanh(jnp.tanh(x @ p["w"]) @ p["m"])
+    return jnp.sin(h @ p["m"].T) @ p["v"]
+
+
+def weights_that_move(p, x):
+    return jnp.tanh(jnp.tanh(x @ p["w"]) @ (p["m"] * jnp.sum(x**2))) @ p["v"]
+
+
+def part_of_the_output(p, x):
+    y = jnp.tanh(jnp.tanh(x @ p["w"]) @ p["m"]) @ p["m"]
+    return y[1 : 1 + D] - 2.0 * x
+
+
+def same_weights(p, x):
+    return jnp.tanh(jnp.tanh(x @ p["square"]) @ p["square"]) @ p["square"]
+
+
+def sum_of_networks(p, x):
+    return layers(p, x) + jnp.sum(p["b"]) * hidden_residual(p, x) + 3.0 * x
+
+
+FIELDS = [
+    layers,
+    residual,
+    hidden_residual,
+    behind_time,
+    four_layers,
+    weights_that_move,
+    part_of_the_output,
+    same_weights,
+    sum_of_networks,
+]
+
+
+@pytest.fixture(scope="module")
+def point():
+    keys = jax.random.split(jax.random.key(3), len(SHAPES) + 1)
+    params = {n: jax.random.normal(k, s) for k, (n, s) in zip(keys, SHAPES.items(), strict=False)}
+    return params, jax.random.normal(keys[-1], (3, D))
+
+
+@pytest.mark.parametrize("order", ["auto", "forward", "reverse"])
+@pytest.mark.parametrize("field", FIELDS, ids=lambda f: f.__name__)
+def test_values_and_gradients(field, order, point):
+    params, xs = point
+
+    def both(operator):
+        def loss(params):
+            values = jax.vmap(operator, (None, 0))(params, xs)
+            return jnp.sum(jnp.sin(values)), values
+
+        return jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
+
+    found = both(divergence_ve(field, order, argnums=1))
+    expected = both(lambda params, x: jnp.trace(jax.jacfwd(field, 1)(params, x)))
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10), found, expected
+    )
+
+
+def test_an_ensemble_and_several_arguments(point):
+    params, xs = point
+    stacked = jax.tree.map(lambda leaf: jnp.stack([leaf, 0.5 * leaf]), params)
+
+    def pair(p, x, y):
+        return residual(p, x) * jnp.sum(y), layers(p, y + x)
+
+    def traces(p, x, y):
+        ((a, _), (_, d)) = jax.jacfwd(pair, (1, 2))(p, x, y)
+        return jnp.trace(a) + jnp.trace(d)
+
+    mapped = [
+        jax.vmap(jax.vmap(f, (None, 0, 0)), (0, None, None))(stacked, xs, xs[::-1])
+        for f in (divergence_ve(pair, argnums=(1, 2)), traces)
+    ]
+    np.testing.assert_allclose(*mapped, rtol=1e-10)
+
+
+@pytest.mark.parametrize("field", [layers, residual, hidden_residual, behind_time])
+def test_samples_multiply_no_matrices(field, point):
+    """Neither with weights that are constants nor with weights that are arguments."""
+    params, xs = point
+    constants = jax.vmap(divergence_ve(functools.partial(field, params)))
+    arguments = jax.vmap(divergence_ve(field, argnums=1), (None, 0))
+    for jaxpr in (jax.make_jaxpr(constants)(xs), jax.make_jaxpr(arguments)(params, xs)):
+        for matrix in (f"[3,{H},{H}]", f"[3,{D},{H}]", f"[3,{H},{D}]"):
+            assert matrix not in str(jaxpr)
