@@ -1,14 +1,14 @@
-"""Compares the programs that two versions of this package emit, without running one against noise.
+"""Compares the programs that two versions of this package emit, side by side.
 
     python -m benchmarks.versions save before [PROGRAM ...]     # in the one version
     python -m benchmarks.versions save after [PROGRAM ...]      # in the other one
     python -m benchmarks.versions compare before after          # which programs differ
     python -m benchmarks.versions time before after             # those that differ, interleaved
 
-A program is `jacobian.NAME@BATCH` (0 for a single input, with `:ORDER` for another order than auto),
-`laplacian.NAME@value` or `laplacian.NAME@training`, or `FILE.py@FUNCTION`, a function of no arguments
-that returns a function and its inputs. Without names all benchmark problems are taken, at 0, 4,096
-and 100,000. `save` exports each as StableHLO with its inputs; programs that are the same
+A program is `jacobian.NAME@BATCH` (0 for a single input, with `:ORDER` for another order than
+auto), `laplacian.NAME@value` or `laplacian.NAME@training`, or `FILE.py@FUNCTION`, a function of no
+arguments that returns a function and its inputs. Without names all benchmark problems are taken, at
+0, 4,096 and 100,000. `save` exports each as StableHLO with its inputs; programs that are the same
 text need no timing, and those that differ run in one process, so that no drift of the machine
 lies between them.
 """
@@ -88,7 +88,7 @@ def build(program: str) -> Built:
     Raises:
         ValueError: the name says nothing that is known.
     """
-    name, found, where = program.rpartition("@")
+    name, _, where = program.rpartition("@")
     kind, _, own = name.partition(".")
     batch, _, order = where.partition(":")
     if name.endswith(".py"):
