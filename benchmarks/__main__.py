@@ -13,6 +13,7 @@ from pathlib import Path
 from benchmarks.core import supervisor
 from benchmarks.core.regression import changes, read_result
 from benchmarks.core.suite import Settings, Suite
+from benchmarks.problems.groups import GROUPS
 from benchmarks.render import terminal
 from benchmarks.suites import SUITES
 
@@ -31,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown:
         parser.error(f"unknown suite {', '.join(unknown)}; there are: {', '.join(SUITES)}")
     suites = [SUITES[name] for name in options.suites] or list(SUITES.values())
-    known = {name for suite in suites for name in suite.problems}
+    known = {name for suite in suites for name in suite.every}
     missing = sorted(set(options.problem) - known)
     if missing:
         parser.error(f"unknown problem {', '.join(missing)}; there are: {', '.join(sorted(known))}")
@@ -55,11 +56,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"--against: {error}")
     failed = 0
     for suite in suites:
-        names = [name for name in suite.problems if name in options.problem]
-        if names or not options.problem:
-            failed += supervisor.run(suite, names, settings)
+        chosen = suite.more if options.group == "more" else suite.problems
+        if options.problem:
+            chosen = tuple(name for name in suite.every if name in options.problem)
+        if chosen:
+            failed += supervisor.run(suite, chosen, settings)
             terminal().print(f"{supervisor.RESULTS / suite.name}.md")
-    grown = 0 if earlier is None else _compare(suites[0], earlier, options.problem)
+    compared = options.problem or (suites[0].more if options.group == "more" else ())
+    grown = 0 if earlier is None else _compare(suites[0], earlier, compared)
     return min(failed + grown, 1)
 
 
@@ -78,6 +82,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"of {', '.join(SUITES)}")
     parser.add_argument(
         "-p", "--problem", action="append", default=[], help="only this one (may be repeated)"
+    )
+    parser.add_argument(
+        "--group", choices=GROUPS, default="named", help="of problems; more: those beside the list"
     )
     parser.add_argument("--against", type=Path, metavar="RESULT.json", help="an earlier result")
     parser.add_argument("--rounds", type=int, default=DEFAULTS.rounds)

@@ -179,4 +179,5 @@ SUITE = Suite(
     tables,
     (OURS,),
     timeout=1800.0,
+    more=names_of(JACOBIAN, LAPLACIAN, group="more"),
 )

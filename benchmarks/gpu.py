@@ -109,4 +109,5 @@ SUITE = Suite(
     tables,
     (jacobian.OURS, *sparse.SUITE.ours),
     timeout=900.0,
+    more=names_of(JACOBIAN, LAPLACIAN, SPARSE, group="more"),
 )

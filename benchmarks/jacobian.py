@@ -31,6 +31,7 @@ from benchmarks.core.tables import (
     table,
 )
 from benchmarks.problems import PROBLEMS, Problem
+from benchmarks.problems.groups import names_in
 
 OURS = "auto"
 ORDERS = (
@@ -192,4 +193,12 @@ def _means(reports: Reports) -> str:
     return table(header, rows)
 
 
-SUITE = Suite("jacobian", tuple(PROBLEMS), measure_problem, tables, (OURS,), timeout=900.0)
+SUITE = Suite(
+    "jacobian",
+    names_in(PROBLEMS, "named"),
+    measure_problem,
+    tables,
+    (OURS,),
+    timeout=900.0,
+    more=names_in(PROBLEMS, "more"),
+)

@@ -121,4 +121,11 @@ def tables(reports: Reports) -> str:
     return "\n".join([CAPTION, "", table(HEADER, rows), table(header, means)])
 
 
-SUITE = Suite("memory", names_of(JACOBIAN, LAPLACIAN), measure_problem, tables, (OURS,))
+SUITE = Suite(
+    "memory",
+    names_of(JACOBIAN, LAPLACIAN),
+    measure_problem,
+    tables,
+    (OURS,),
+    more=names_of(JACOBIAN, LAPLACIAN, group="more"),
+)

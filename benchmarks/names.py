@@ -1,8 +1,10 @@
 """Names of problems in suites that go over several kinds of them: `jacobian.roe_flux`."""
 
-from collections.abc import Iterable
+from collections.abc import Mapping
+from typing import Any
 
 from benchmarks.problems import PROBLEMS, Problem
+from benchmarks.problems.groups import Group, names_in
 from benchmarks.problems.laplacian import LAPLACIAN_PROBLEMS, LaplacianProblem
 from benchmarks.problems.sparse import SPARSE_PROBLEMS, SparseProblem
 
@@ -10,14 +12,14 @@ JACOBIAN, SPARSE, LAPLACIAN = "jacobian", "sparse", "laplacian"
 AnyProblem = Problem | SparseProblem | LaplacianProblem
 
 
-def names_of(*kinds: str) -> tuple[str, ...]:
-    """All names of these kinds."""
-    tables: dict[str, Iterable[str]] = {
+def names_of(*kinds: str, group: Group = "named") -> tuple[str, ...]:
+    """All names of these kinds in a group."""
+    tables: dict[str, Mapping[str, Any]] = {
         JACOBIAN: PROBLEMS,
         SPARSE: SPARSE_PROBLEMS,
         LAPLACIAN: LAPLACIAN_PROBLEMS,
     }
-    return tuple(f"{kind}.{name}" for kind in kinds for name in tables[kind])
+    return tuple(f"{kind}.{name}" for kind in kinds for name in names_in(tables[kind], group))
 
 
 def kind_of(name: str) -> str:

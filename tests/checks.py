@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from graphax_lapl import computational_graph, jacve
+from graphax_lapl import SparseJacobian, computational_graph, jacve
 
 ORDERS = ("forward", "reverse", "markowitz")
 """The orders that every comparison goes through."""
@@ -87,6 +87,18 @@ def check_orders(
     expected, results = every_way(args, kwargs)
     for order, result in zip(orders, results, strict=True):
         assert_same(result, expected, tolerance=tolerance, context=f"order {order}; {context}")
+
+
+def is_sparse(leaf: Any) -> bool:
+    """Whether a leaf is a sparse block."""
+    return isinstance(leaf, SparseJacobian)
+
+
+def dense(tree: Any) -> Any:
+    """All sparse blocks written out."""
+    return jax.tree.map(
+        lambda leaf: leaf.todense() if is_sparse(leaf) else leaf, tree, is_leaf=is_sparse
+    )
 
 
 def eliminable(fun: Callable[..., Any], *args: Any, argnums: Any = 0, **kwargs: Any) -> list[int]:

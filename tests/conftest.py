@@ -103,6 +103,14 @@ def float32() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def fresh_plans() -> Iterator[None]:
+    """For a test that changes how plans are made: none from before, and none is left behind."""
+    planning.clear_caches()
+    yield
+    planning.clear_caches()
+
+
 #: Compiled programs are forgotten after so many tests: kept, those of the whole suite take several
 #: gigabytes in every worker.
 _TESTS_PER_CACHE = 250

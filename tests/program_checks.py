@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from graphax_lapl import SparseJacobian, jacve, value_and_jacve
-from tests.checks import assert_same, shuffled_vertices
+from graphax_lapl import jacve, value_and_jacve
+from tests.checks import assert_same, dense, shuffled_vertices
 from tests.random_programs import RandomProgram
 
 ORDERS = ("forward", "reverse", "markowitz", "auto", "explicit")
@@ -27,18 +27,6 @@ FORMS = ("dense", "sparse", "value", "eager", "vmap", "jvp", "grad", "dense")
 def chosen_orders(seed: int, count: int = 2) -> tuple[str, ...]:
     """Some of `ORDERS`; five consecutive seeds take every pair of neighbours."""
     return tuple(ORDERS[(seed + k * (1 + seed // 5 % 2)) % len(ORDERS)] for k in range(count))
-
-
-def is_sparse(leaf: Any) -> bool:
-    """Whether a leaf is a sparse block."""
-    return isinstance(leaf, SparseJacobian)
-
-
-def written_out(tree: Any) -> Any:
-    """All sparse blocks as arrays."""
-    return jax.tree.map(
-        lambda leaf: leaf.todense() if is_sparse(leaf) else leaf, tree, is_leaf=is_sparse
-    )
 
 
 def check_jacobian(
@@ -64,7 +52,7 @@ def check_jacobian(
         if form == "value":
             return value_and_jacve(fun, order=order, argnums=argnums)
         made = jacve(fun, order=order, argnums=argnums, sparse_representation=sparse)
-        return lambda *args: written_out(made(*args))
+        return lambda *args: dense(made(*args))
 
     def expected(*args: Any) -> Any:
         result = program.reference(fun, argnums)(*args)

@@ -13,6 +13,8 @@ from graphax_lapl.api.plan import Plan
 from graphax_lapl.api.planning import clear_caches
 from tests.clocks import Clock, Favouring
 
+pytestmark = pytest.mark.usefixtures("fresh_plans")
+
 
 def fun(x):
     return jnp.sin(x) * jnp.roll(x, 1) + jnp.sum(x)
@@ -21,13 +23,6 @@ def fun(x):
 X = jnp.linspace(0.1, 0.9, 5)
 EXPECTED = np.asarray(jax.jacrev(fun)(X))
 NAMES = ("reverse", "forward", "compressed_forward")
-
-
-@pytest.fixture(autouse=True)
-def fresh():
-    clear_caches()
-    yield
-    clear_caches()
 
 
 def tuned(folder, clock, **options):

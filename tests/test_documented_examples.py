@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 
+import elimination_orders
+import graphax_lapl
+
 ROOT = Path(__file__).resolve().parent.parent
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
@@ -36,6 +39,14 @@ def test_page_runs(page, tmp_path, monkeypatch):
 
 def test_readme_is_short():
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) < 150
+
+
+def test_reference_lists_everything_offered():
+    text = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^::: (\S+)$", text, re.MULTILINE)
+    packages = (elimination_orders, graphax_lapl)
+    offered = [f"{package.__name__}.{name}" for package in packages for name in package.__all__]
+    assert sorted(listed) == sorted(offered)
 
 
 def test_relative_links_lead_somewhere():

@@ -1,6 +1,6 @@
 """Single inputs and small batches of long programs: another program, the same numbers."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ from graphax_lapl import Plan, jacve, make_plan, value_and_jacve
 from graphax_lapl.api import few_samples
 from graphax_lapl.api.compressed import CompressedPlan
 from graphax_lapl.api.full_rows import zeros_meet_finite_slopes
-from graphax_lapl.api.planning import clear_caches
 from graphax_lapl.rules.elementwise import has_finite_slopes
 
 RNG = np.random.default_rng(5)
@@ -24,14 +23,11 @@ WEIGHTS: Any = np.random.default_rng(6).normal(size=(4, 4))
 
 
 @pytest.fixture(autouse=True)
-def _short_programs_too(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _short_programs_too(monkeypatch: pytest.MonkeyPatch, fresh_plans: None) -> None:
     monkeypatch.setattr(few_samples, "LONG", 10)
     monkeypatch.setattr(few_samples, "is_small_program", lambda program: False)
     monkeypatch.setattr(few_samples, "FEWEST", 4)
     monkeypatch.setattr(few_samples, "MARGIN", 1.0)
-    clear_caches()
-    yield
-    clear_caches()
 
 
 def tumbling(q: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:

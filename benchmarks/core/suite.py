@@ -108,12 +108,13 @@ class Suite:
 
     Attributes:
         name: as on the command line; files of results are called after it.
-        problems: names of its problems.
+        problems: names of the problems that a run measures.
         measure: fills in the report of one problem.
         tables: Markdown tables of finished reports, with an explanation.
         ours: the methods whose ratio to the reference must not grow.
         timeout: seconds that one problem's process may take.
         asynchronous: whether the CPU may run computations on another thread than the caller's.
+        more: names of further problems, measured when asked for, with tables of their own.
     """
 
     name: str
@@ -123,3 +124,9 @@ class Suite:
     ours: tuple[str, ...]
     timeout: float = 600.0
     asynchronous: bool = True
+    more: tuple[str, ...] = ()
+
+    @property
+    def every(self) -> tuple[str, ...]:
+        """Names of all problems."""
+        return (*self.problems, *self.more)

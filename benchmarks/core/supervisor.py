@@ -89,6 +89,8 @@ def write_tables(suite: Suite) -> str:
     """Gathers the files of all problems into SUITE.json and SUITE.md; returns the latter."""
     entries = entries_of(suite)
     reports = [entry["report"] for entry in entries]
+    named = [report for report in reports if report["name"] not in suite.more]
+    more = [report for report in reports if report["name"] in suite.more]
     unfinished = [
         f"* {entry['report']['name']}: stopped during {entry['step']}"
         for entry in entries
@@ -98,7 +100,8 @@ def write_tables(suite: Suite) -> str:
         [
             *_origins(entries),
             "",
-            suite.tables(reports),
+            suite.tables(named),
+            *(["## More problems", "", suite.tables(more)] if more else []),
             *unfinished,
             notes(reports),
             "",
@@ -140,7 +143,7 @@ def file_of(suite: Suite, name: str) -> Path:
 
 def entries_of(suite: Suite) -> list[dict[str, Any]]:
     """What is known about all problems, from the files of this and earlier runs."""
-    files = [file_of(suite, name) for name in suite.problems]
+    files = [file_of(suite, name) for name in suite.every]
     return [json.loads(path.read_text(encoding="utf-8")) for path in files if path.exists()]
 
 

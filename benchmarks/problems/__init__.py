@@ -1,17 +1,22 @@
 """Problems written from published equations, one family per file.
 
-`PROBLEMS` holds them by name. Every function takes one input; batches are made with `jax.vmap`.
+`PROBLEMS` holds them by name; those of the group "more" are measured when asked for. Every function
+takes one input; batches are made with `jax.vmap`.
 """
 
 from benchmarks.problems import (
     black_scholes,
+    bratu,
     brusselator,
     chain,
     helmholtz_energy,
     human_heart_dipole,
     kerr_sen,
     lighthouse,
+    motion,
+    poses,
     propane_combustion,
+    recurrent,
     robot_arm,
     roe_flux,
     training,
@@ -30,6 +35,10 @@ _FAMILIES = (
     kerr_sen,
     training,
     chain,
+    motion,
+    poses,
+    bratu,
+    recurrent,
 )
 
 PROBLEMS: dict[str, Problem] = {

@@ -7,6 +7,8 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 
+from benchmarks.problems.groups import Group
+
 
 class Sampler(Protocol):
     """Draws inputs of a problem."""
@@ -30,6 +32,7 @@ class Problem:
         source: where the equations are published.
         batches: batch sizes at which the problem is timed.
         shared: arguments that all samples of a batch share; `sample` gives them no batch axes.
+        group: whether the suites measure it by themselves.
     """
 
     name: str
@@ -39,6 +42,7 @@ class Problem:
     source: str
     batches: tuple[int, ...] = (1, 4096, 100_000)
     shared: tuple[int, ...] = ()
+    group: Group = "named"
 
     def __str__(self) -> str:
         """The problem's name."""

@@ -69,6 +69,19 @@ def test_a_suite_writes_numbers_and_tables(suite, tmp_path, monkeypatch, capsys)
     assert "made_up 1.5 (1 of 2): done" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("asked", [["--group", "more"], ["--problem", "2.5"]])
+def test_further_problems_are_measured_when_asked_for(asked, suite, tmp_path, monkeypatch):
+    in_this_process(monkeypatch)
+    monkeypatch.setitem(command.SUITES, "made_up", dataclasses.replace(suite, more=("2.5",)))
+    assert command.main(["made_up"]) == 0
+    assert sorted(path.stem for path in (tmp_path / "made_up").iterdir()) == ["0.5", "1.5"]
+    assert "More problems" not in (tmp_path / "made_up.md").read_text()
+    assert command.main(["made_up", *asked]) == 0
+    named, more = (tmp_path / "made_up.md").read_text().split("## More problems\n")
+    assert "\n2\n" in named  # reports in the named tables, and in those of the further ones
+    assert more.startswith("\n1\n")
+
+
 def test_tables_say_which_numbers_are_of_another_state(suite, tmp_path, monkeypatch):
     in_this_process(monkeypatch)
     assert command.main(["made_up"]) == 0

@@ -22,6 +22,8 @@ from graphax_lapl.api.planning import clear_caches
 from graphax_lapl.rules.custom import unregister_partial
 from tests.clocks import Clock, Favouring
 
+pytestmark = pytest.mark.usefixtures("fresh_plans")
+
 X = jnp.linspace(0.2, 0.9, 4)
 
 
@@ -50,13 +52,6 @@ CASES = {
     ),
 }
 RACES = [(kind, k) for kind, case in CASES.items() for k in range(len(case[3]))]
-
-
-@pytest.fixture(autouse=True)
-def fresh():
-    clear_caches()
-    yield
-    clear_caches()
 
 
 def tuned(folder, clock, **options):

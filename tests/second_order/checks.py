@@ -8,8 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from graphax_lapl import SparseJacobian, hessve, laplacian_ve
-from tests.checks import assert_same, shuffled_vertices
+from graphax_lapl import hessve, laplacian_ve
+from tests.checks import assert_same, dense, shuffled_vertices
 
 ORDERS = ("forward", "reverse", "auto", "explicit")
 """Orders of a Laplacian; "explicit" is a random permutation of the vertices' ids."""
@@ -55,16 +55,14 @@ def differentiated(args: Sequence[Any], argnums: Any) -> Any:
     return args[argnums] if isinstance(argnums, int) else tuple(args[n] for n in argnums)
 
 
-def is_sparse(leaf: Any) -> bool:
-    """Whether a leaf is a sparse block."""
-    return isinstance(leaf, SparseJacobian)
+def value_and_gradient(operator: Callable[..., Any], params: Any, xs: Any) -> Any:
+    """Gradient by the parameters of a loss of an operator's values over a batch, and the values."""
 
+    def loss(params: Any) -> Any:
+        values = jax.vmap(operator, (None, 0))(params, xs)
+        return jnp.sum(jnp.sin(values)), values
 
-def dense(tree: Any) -> Any:
-    """All sparse blocks written out."""
-    return jax.tree.map(
-        lambda leaf: leaf.todense() if is_sparse(leaf) else leaf, tree, is_leaf=is_sparse
-    )
+    return jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
 
 
 def check_second_order(

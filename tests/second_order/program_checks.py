@@ -20,11 +20,10 @@ from graphax_lapl import (
     hessve,
     laplacian_ve,
 )
-from tests.checks import assert_same, shuffled_vertices
+from tests.checks import assert_same, dense, shuffled_vertices
 from tests.random_programs import RandomProgram
 from tests.second_order.checks import (
     ORDERS,
-    dense,
     differentiated,
     laplacian_of,
     reference_hessian,

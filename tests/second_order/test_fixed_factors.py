@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from graphax_lapl import divergence_ve, laplacian_ve
+from tests.second_order.checks import value_and_gradient
 
 FUNCTIONS = {
     "one factor": lambda p, x: jnp.sum(p["w"] * jnp.tanh(x)),
@@ -34,16 +35,10 @@ def point():
 def test_values_and_gradients(name, point):
     fun = FUNCTIONS[name]
     params, xs = point
-
-    def both(operator):
-        def loss(params):
-            values = jax.vmap(operator, (None, 0))(params, xs)
-            return jnp.sum(jnp.sin(values)), values
-
-        return jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
-
-    found = both(laplacian_ve(fun, argnums=1))
-    expected = both(lambda params, x: jnp.trace(jax.hessian(fun, 1)(params, x)))
+    found = value_and_gradient(laplacian_ve(fun, argnums=1), params, xs)
+    expected = value_and_gradient(
+        lambda params, x: jnp.trace(jax.hessian(fun, 1)(params, x)), params, xs
+    )
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10), found, expected
     )

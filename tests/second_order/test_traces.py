@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from graphax_lapl import divergence_ve
+from tests.second_order.checks import value_and_gradient
 
 D, H = 6, 8
 SHAPES = {
@@ -88,16 +89,10 @@ def point():
 @pytest.mark.parametrize("field", FIELDS, ids=lambda f: f.__name__)
 def test_values_and_gradients(field, order, point):
     params, xs = point
-
-    def both(operator):
-        def loss(params):
-            values = jax.vmap(operator, (None, 0))(params, xs)
-            return jnp.sum(jnp.sin(values)), values
-
-        return jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
-
-    found = both(divergence_ve(field, order, argnums=1))
-    expected = both(lambda params, x: jnp.trace(jax.jacfwd(field, 1)(params, x)))
+    found = value_and_gradient(divergence_ve(field, order, argnums=1), params, xs)
+    expected = value_and_gradient(
+        lambda params, x: jnp.trace(jax.jacfwd(field, 1)(params, x)), params, xs
+    )
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10), found, expected
     )

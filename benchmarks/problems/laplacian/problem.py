@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks.problems.groups import Group
+
 Layer = tuple[jax.Array, jax.Array]
 
 
@@ -38,6 +40,7 @@ class LaplacianProblem:
         small: those of the tests, where `trace(jax.hessian)` is the truth.
         source: where the function is published.
         operator: what is taken of it.
+        group: whether the suites measure it by themselves.
     """
 
     name: str
@@ -46,6 +49,7 @@ class LaplacianProblem:
     small: Mapping[str, int]
     source: str
     operator: Literal["laplacian", "divergence"] = "laplacian"
+    group: Group = "named"
 
     def instance(self, dtype: Any, *, small: bool = False, seed: int = 0) -> Instance:
         """The problem with random parameters and inputs of a type."""

@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks.problems.groups import Group
+
 Positions = tuple[np.ndarray, np.ndarray]
 
 
@@ -73,6 +75,7 @@ class SparseProblem:
         small: n of the tests, where the derivative is compared with a dense one.
         source: where the equations are published.
         kind: which derivative.
+        group: whether the suites measure it by themselves.
     """
 
     name: str
@@ -81,6 +84,7 @@ class SparseProblem:
     small: int
     source: str
     kind: Literal["jacobian", "hessian"] = "jacobian"
+    group: Group = "named"
 
     def __str__(self) -> str:
         """The problem's name."""
