@@ -133,7 +133,7 @@ def _of_file(path: Path, function: str) -> Built:
 
 def exported(fun: Callable[..., Any], arguments: Sequence[Any]) -> Saved:
     """Traces, plans and exports a function for these arguments."""
-    leaves, tree = jax.tree.flatten(tuple(arguments))
+    leaves, tree = jax.tree.flatten(jax.tree.map(jnp.asarray, tuple(arguments)))
 
     def flat(*leaves: Any) -> list[Any]:
         return jax.tree.leaves(fun(*jax.tree.unflatten(tree, leaves)))

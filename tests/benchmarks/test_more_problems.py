@@ -56,7 +56,7 @@ def test_double_pendulum_fulfils_the_equation_of_lagrange():
 
 
 def test_a_step_is_of_fourth_order():
-    # Half the step, a sixteenth of the error; of the exponential, which is known.
+    # Half as long, a single step has a thirty-second of the error; of the exponential.
     errors = [
         abs(float(motion.runge_kutta(lambda y: y, jnp.float64(1.0), h)) - np.exp(h))
         for h in (0.1, 0.05)

@@ -58,7 +58,7 @@ def test_a_jacobian(batch, order, float32):
     expected = (jax.vmap(expected) if batch else expected)(*arguments)
     assert arguments[0].dtype == jnp.float32
     jax.tree.map(
-        lambda found, there: np.testing.assert_allclose(found, there, rtol=1e-4),
+        lambda found, there: np.testing.assert_allclose(found, there, rtol=1e-3),
         fun(*arguments),
         expected,
     )
@@ -68,8 +68,9 @@ def test_a_jacobian(batch, order, float32):
 def test_a_laplacian(task, float32):
     fun, (params, xs) = build(f"laplacian.rosenbrock@{task}")
     found = jax.eval_shape(fun, params, xs)
-    shapes = jax.tree.map(jnp.shape, found)
-    assert shapes == ((100,) if task == "value" else jax.tree.map(jnp.shape, params))
+    expected = xs[:, 0] if task == "value" else params
+    shapes = [[leaf.shape for leaf in jax.tree.leaves(tree)] for tree in (found, expected)]
+    assert shapes[0] == shapes[1]
 
 
 @pytest.mark.parametrize(
@@ -108,7 +109,7 @@ def test_save_read_and_compare(waves, tmp_path, capsys, monkeypatch):
     assert differing(one, read(same)) == []
     # What was saved runs as it was, on its inputs.
     (wave,) = two["waves.py@wave"].call()()
-    np.testing.assert_allclose(wave, 2.0 * np.sin(3.0 * np.arange(3)), rtol=1e-6)
+    np.testing.assert_allclose(wave, 2.0 * np.sin(3.0 * np.arange(3)), rtol=1e-5)
     assert two["waves.py@wave"].temporary_bytes() >= 0
     capsys.readouterr()
     assert main(["compare", str(before), str(after)]) == 0

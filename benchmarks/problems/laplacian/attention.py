@@ -100,7 +100,7 @@ PROBLEMS = (
         "graph_attention",
         make_graph_attention,
         {"batch": 16, "nodes": 16, "coordinates": 3, "width": 32, "depth": 2},
-        {"batch": 2, "nodes": 5, "coordinates": 2, "width": 3, "depth": 2},
+        {"batch": 2, "nodes": 6, "coordinates": 2, "width": 3, "depth": 2},
         "Veličković et al., arXiv 1710.10903",
         group="more",
     ),
