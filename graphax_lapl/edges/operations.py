@@ -121,6 +121,11 @@ class Einsum:
         """Labels that the result lacks."""
         return frozenset([name for name, _ in self.sizes]).difference(self.output)
 
+    @lazy
+    def swapped(self) -> Einsum:
+        """The product of two operands that are given the other way round."""
+        return replace(self, reads=self.reads[::-1])
+
     @property
     def is_total(self) -> bool:
         """Whether it is a number, the sum of entries of one operand."""
@@ -177,6 +182,11 @@ class Combine:
         """Shape of the result."""
         sizes = dict(self.sizes)
         return tuple([sizes[name] for name in self.output])
+
+    @lazy
+    def swapped(self) -> Combine:
+        """The sum of two operands that are given the other way round."""
+        return replace(self, operands=self.operands[::-1])
 
     @lazy
     def cost(self) -> Cost:
@@ -367,8 +377,13 @@ Operation = Einsum | Combine | Overlay | Assemble | ApplyOpaque | MaterializeOpa
 
 def canonical(operation: Operation, inputs: tuple[int, ...]) -> tuple[Operation, tuple[int, ...]]:
     """The operation with factors and summands in the order of their slots: `b * a` is `a * b`."""
-    if len(inputs) < 2 or (len(inputs) == 2 and inputs[0] <= inputs[1]):
+    if len(inputs) < 2:
         return operation, inputs
+    if len(inputs) == 2:
+        first, second = inputs
+        if first <= second or not isinstance(operation, Einsum | Combine):
+            return operation, inputs
+        return operation.swapped, (second, first)
     slots = sorted(inputs)
     if slots == list(inputs) or not isinstance(operation, Einsum | Combine):
         return operation, inputs

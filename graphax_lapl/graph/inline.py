@@ -195,9 +195,12 @@ class _Inliner:
     ) -> list[_Reference]:
         """Add an equation to the listing, or find the same one there."""
         name = equation.primitive.name
-        linear = any([reference.tangent for reference in inputs])
-        through = [0 if linear and not r.tangent else r.orders for r in inputs]
-        orders = 0 if name in BARRIERS else max(through, default=0)
+        through = [reference.orders for reference in inputs]
+        still = not any(through)
+        linear = not still and True in [reference.tangent for reference in inputs]
+        if linear:
+            through = [r.orders if r.tangent else 0 for r in inputs]
+        orders = 0 if still or name in BARRIERS else max(through)
         outputs = [_type_of(variable.aval) for variable in equation.outvars]
         key = equation_key(equation, inputs)
         found = self.seen.get(key) if key is not None else None
@@ -219,7 +222,7 @@ class _Inliner:
             )
             if key is not None:
                 self.seen[key] = found
-            if not any([reference.orders for reference in inputs]) and len(found) == 1:
+            if still and len(found) == 1:
                 supports = [self.listing.support_of(reference.atom) for reference in inputs]
                 which = self.held(inputs[0].atom) if name == "select_n" else None
                 support = moved_support(equation, supports, outputs[0].shape, which)

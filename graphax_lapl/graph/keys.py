@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -33,16 +34,19 @@ def listing_key(listing: Listing) -> Hashable:
             (
                 equation.name,
                 None if equation.known_as else _key(equation.params),
-                tuple([_atom(atom) for atom in equation.inputs]),
+                tuple([a if a.__class__ is int else _atom(a) for a in equation.inputs]),
                 equation.outputs,
                 equation.active,
             )
             for equation in listing.equations
         ]
     )
-    dtypes = {dtype: str(dtype) for dtype in {v.dtype for v in listing.variables}}
+    types: dict[int, Hashable] = {}  # arrays of one type share it
+    for v in listing.variables:
+        if id(v) not in types:
+            types[id(v)] = (v.shape, _name_of(v.dtype), v.weak_type)
     return (
-        tuple([(v.shape, dtypes[v.dtype], v.weak_type) for v in listing.variables]),
+        tuple([types[id(v)] for v in listing.variables]),
         tuple(listing.constants),
         tuple(listing.inputs),
         equations,
@@ -54,6 +58,10 @@ def listing_key(listing: Listing) -> Hashable:
         tuple(listing.moves_with.items()),
         tuple(sorted(listing.active)),
     )
+
+
+#: NumPy puts the name of a dtype together anew each time.
+_name_of = lru_cache(maxsize=256)(str)
 
 
 def _atom(atom: Any) -> Hashable:
@@ -72,7 +80,7 @@ def _key(value: Any) -> Hashable:
             array = np.asarray(value)
         except Exception as error:  # a tracer, or a key array: no value to compare
             raise Unstable from error
-        return ("array", str(array.dtype), array.shape, array.tobytes())
+        return ("array", _name_of(array.dtype), array.shape, array.tobytes())
     if isinstance(value, Mapping):
         return tuple((k, _key(v)) for k, v in sorted(value.items(), key=lambda item: str(item[0])))
     if type(value) in (tuple, list):
@@ -153,6 +161,8 @@ def equation_key(equation: Any, operands: Sequence[Operand]) -> Hashable | None:
             atoms.append(("constant", value.dtype, value.tobytes()))
         else:
             atoms.append((atom, operand.active))
+    if not equation.params:
+        return equation.primitive.name, (), tuple(atoms)
     try:
         params = tuple(sorted([(k, _hashable(v)) for k, v in equation.params.items()]))
     except TypeError:

@@ -55,6 +55,7 @@ class Builder:
         self.program = Program()
         self.primal: dict[int, int] = {}
         self.made: dict[Hashable, int] = {}
+        self.kinds: dict[tuple[tuple[int, ...], Any, bool], Slot] = {}  # few, of many slots
         #: Sums of arrows from inputs to outputs: no elimination reads them.
         self.running: dict[tuple[VertexName, VertexName], RunningSum] = {}
         self.puts_off = False
@@ -79,8 +80,11 @@ class Builder:
     # -- slots ---------------------------------------------------------------------------------
 
     def slot(self, shape: tuple[int, ...], dtype: Any, array: bool = True) -> int:
-        slots = self.program.slots
-        slots.append(Slot(tuple(shape), dtype, array))
+        slots, kind = self.program.slots, (shape, dtype, array)
+        found = self.kinds.get(kind)
+        if found is None:
+            found = self.kinds[kind] = Slot(tuple(shape), dtype, array)
+        slots.append(found)
         return len(slots) - 1
 
     def constant(self, value: np.ndarray) -> int:
@@ -93,6 +97,10 @@ class Builder:
 
     def value(self, atom: Any) -> int:
         """The slot of a primal value."""
+        if atom.__class__ is int and atom not in self.listing.value_of:
+            slot = self.primal.get(atom)
+            if slot is not None:
+                return slot
         held = self.listing.value(atom)
         if held is None:
             raise InternalError("A tangent has no value.")
@@ -145,11 +153,11 @@ class Builder:
         self.program.inputs = [
             self.primal[v] for v in (*self.listing.constants, *self.listing.inputs)
         ]
-        wanted = self._wanted_values()
+        wanted, value = self._wanted_values(), self.value
         for equation in self.listing.equations:
             if not equation.effects and wanted.isdisjoint(equation.outputs):
                 continue
-            inputs = tuple([self.value(atom) for atom in equation.inputs])
+            inputs = tuple([value(atom) for atom in equation.inputs])
             outputs = []
             for variable in equation.outputs:
                 type_ = self.listing.variables[variable]
@@ -163,9 +171,10 @@ class Builder:
     def _wanted_values(self) -> set[int]:
         """Variables whose value a local partial or an output needs."""
         wanted: set[int] = set()
+        value, elsewhere = self.listing.value, self.listing.value_of
 
         def want(atom: Any) -> None:
-            held = self.listing.value(atom)
+            held = value(atom) if atom in elsewhere else atom
             if isinstance(held, int):
                 wanted.add(held)
 
@@ -182,8 +191,11 @@ class Builder:
             want(atom)
         for equation in reversed(self.listing.equations):
             if equation.effects or not wanted.isdisjoint(equation.outputs):
-                for atom in equation.inputs:
-                    want(atom)
+                if elsewhere:
+                    for atom in equation.inputs:
+                        want(atom)
+                else:
+                    wanted.update([a for a in equation.inputs if a.__class__ is int])
         return wanted
 
     def wanted_references(self) -> Iterable[Reference]:
@@ -210,12 +222,15 @@ class Builder:
         self, recipe: Recipe, operands: Sequence[int], dtype: Any, vertex: VertexName | None
     ) -> tuple[int, ...]:
         """Append the steps of a recipe on concrete slots; the slots of the result's factors."""
-        slots = operands
-        if recipe.steps:
-            slots = list(operands)
-            for operation, positions in recipe.steps:
-                inputs = tuple([slots[position] for position in positions])
-                slots.append(self.operate(operation, inputs, dtype, vertex))
+        if not recipe.steps:
+            # Most products with an identity keep the factors as they are.
+            if recipe.operands == tuple(range(len(operands))):
+                return tuple(operands)
+            return tuple([operands[position] for position in recipe.operands])
+        slots = list(operands)
+        for operation, positions in recipe.steps:
+            inputs = tuple([slots[position] for position in positions])
+            slots.append(self.operate(operation, inputs, dtype, vertex))
         return tuple([slots[position] for position in recipe.operands])
 
     def operate(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ..edges.algebra import accumulate
 from ..edges.maps import label
+from ..edges.operations import Recipe
 from ..edges.terms import Structure, Term, intern_structure
 from ..errors import InvalidTypeError
 from ..graph.computational_graph import Arrow, ComputationalGraph, Vertex, VertexName
@@ -99,19 +100,30 @@ def local_partials(
     makers: dict[int, Equation] = {}
     values = PossibleValues(listing) if values is None else values
     for equation in listing.equations:
-        if not any(equation.active):
+        if True not in equation.active:
             continue
         for output in equation.outputs:
             if output in listing.active:
                 makers[output] = equation
         for arrow, found in pieces_of(listing, equation, values).items():
-            pieces.setdefault(arrow, []).extend(found)
-    arrows = {}
+            before = pieces.setdefault(arrow, found)
+            if before is not found:
+                before.extend(found)
+    arrows: dict[tuple[int, int], Arrow] = {}
+    # Most arrows are of a few kinds: terms and types of arrays that they share are one object.
+    recipes: dict[tuple[int, ...], Recipe] = {}
+    types = listing.variables
     for (u, v), parts in pieces.items():
-        structure = _structure(listing, u, v, [piece.term for piece in parts])
-        recipe = accumulate((structure,))
+        kind = (id(types[u]), id(types[v]), *[id(piece.term) for piece in parts])
+        recipe = recipes.get(kind)
+        if recipe is None:
+            structure = _structure(listing, u, v, [piece.term for piece in parts])
+            recipe = recipes[kind] = accumulate((structure,))
         if recipe.result is not None:
-            references = tuple([r for piece in parts for r in piece.references])
+            one = len(parts) == 1
+            references = (
+                parts[0].references if one else tuple([r for p in parts for r in p.references])
+            )
             arrows[u, v] = Arrow(recipe, references)
     return arrows, makers
 
@@ -129,11 +141,10 @@ def pieces_of(
         for i, atom in enumerate(equation.inputs):
             if not equation.active[i] or not isinstance(atom, int):
                 continue
-            found: list[Piece] = []
-            for piece in rule(site, i, k):
-                found += without_zeros(piece, listing)
+            found = [whole for piece in rule(site, i, k) for whole in without_zeros(piece, listing)]
             if found:
-                pieces.setdefault((listing.vertex(atom), output), []).extend(found)
+                arrow = (listing.vertex(atom), output)
+                pieces[arrow] = pieces[arrow] + found if arrow in pieces else found
     return pieces
 
 

@@ -244,6 +244,15 @@ def _is_short(params: dict[str, Any]) -> bool:
     return steps * sum(1 for _ in nested_primitives(params)) <= MAX_UNROLLED
 
 
+#: Most equations: what has a rule of its own, whatever its parameters are.
+PLAIN = frozenset(
+    """
+    add add_any sub mul div neg integer_pow square sqrt rsqrt exp log sin cos tanh logistic max min
+    broadcast_in_dim reshape transpose squeeze slice concatenate reduce_sum dot_general
+    """.split()  # noqa: SIM905
+)
+
+
 def treatment(
     primitive: Any,
     params: dict[str, Any],
@@ -260,9 +269,11 @@ def treatment(
     program of its polynomial, that of a complex matrix' sign and logarithm by one with a
     holomorphic part, a complex number's magnitude by that of its parts.
     """
-    if primitive.name == "scan" and _is_short(params):
-        return "unroll"
     name = str(primitive.name)
+    if name in PLAIN:
+        return "rule"
+    if name == "scan" and _is_short(params):
+        return "unroll"
     if name == "reduce":
         return Rewritten(in_pairs(params))
     if name == "scatter" and params.get("update_jaxpr") is not None:

@@ -41,9 +41,12 @@ FILLED = 16
 
 def without_zeros(piece: Piece, listing: Listing) -> list[Piece]:
     """The piece cut down to the entries at which none of its factors is known to be zero."""
-    supports = [known_support(reference, listing) for reference in piece.references]
-    if all([support is None for support in supports]):
+    for reference in piece.references:
+        if known_support(reference, listing) is not None:
+            break
+    else:
         return [piece]
+    supports = [known_support(reference, listing) for reference in piece.references]
     for position, support in enumerate(supports):
         if support is None or support.shape != piece.term.factors[position].shape:
             continue
@@ -70,7 +73,7 @@ def known_support(reference: Reference, listing: Listing) -> np.ndarray | None:
     """Where an array that does not move is not zero; None where that is not known."""
     if isinstance(reference, Known):
         return reference.value != 0
-    if not isinstance(reference, Primal):
+    if not isinstance(reference, Primal) or not (listing.known or listing.support):
         return None
     variable = reference.variable
     if variable in listing.known:
