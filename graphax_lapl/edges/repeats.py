@@ -28,6 +28,8 @@ __all__ = ["add_repeats"]
 WORTHWHILE = 0.5
 #: Largest size, compared with what is read, to which unequal groups are filled up with zeros.
 FILLED = 1.5
+#: The same where at most this share of the entries remains: the columns of a triangle.
+FILLED_WHERE_FEW, FEW = 2.0, 0.25
 
 
 def add_repeats(item: Item, writer: RecipeWriter) -> Item:
@@ -91,7 +93,8 @@ def _groups(
             group * size + rank.ravel(), return_index=True, return_inverse=True
         )
     count, longest = len(first), int(np.bincount(group.ravel()).max())
-    if count > WORTHWHILE * size or count * longest > FILLED * size:
+    filled = FILLED_WHERE_FEW if count <= FEW * size else FILLED
+    if count > WORTHWHILE * size or count * longest > filled * size:
         return None
     return positions[first], group.ravel(), longest
 

@@ -21,6 +21,7 @@ from ..edges.maps import IndexMap
 from ..edges.operations import Read
 from ..edges.terms import Structure, Term
 from .arrays import broadcast_labels, promoted, promoted_dtype, read, scaled
+from .masked import MAX_KNOWN, known_entries, read_by_position, spread_and_masked
 from .packing import packed
 from .tables import placed_by_tables
 
@@ -43,8 +44,14 @@ def assemble(structure: Structure, operands: Sequence[Array], dtype: np.dtype) -
         start += len(term.factors)
     points = [item for item in split if _is_point_within(item[0], shape)]
     blocks = [item for item in split if item[0].position_labels]
-    parts = [_place(term, own, shape, dtype) for term, own in blocks]
-    if points and math.prod(shape) == 1 and not blocks:
+    known = [term for term, _ in blocks if not term.factors]
+    if known and math.prod(shape) <= MAX_KNOWN:
+        blocks = [item for item in blocks if item[0].factors]
+        parts = [known_entries(known, shape, dtype)]
+    else:
+        parts = []
+    parts += [_place(term, own, shape, dtype) for term, own in blocks]
+    if points and math.prod(shape) == 1 and not blocks and not parts:
         values = [term_values(term, own, dtype)[0] for term, own in points]
         return lax.reshape(_total(values), shape)
     if points:
@@ -124,6 +131,9 @@ def _pack(
 
 def _place(term: Term, operands: Sequence[Array], shape: tuple[int, ...], dtype: np.dtype) -> Array:
     """One term as a dense array."""
+    along = read_by_position(term, shape)
+    if along is not None:
+        return spread_and_masked(term, operands, shape, along)
     values, names = term_values(term, operands, dtype)
     maps: Sequence[IndexMap] = (*term.out, *term.into)
     primary = _primary_dimensions(term, maps)
