@@ -18,6 +18,7 @@ import numpy as np
 from .contract import simplify
 from .draft import Draft, DraftFactor
 from .maps import IndexMap, from_values, label
+from .masks import MAX_MASK, Limit, pattern_mask
 from .merge import Item
 from .operations import Einsum, Read, RecipeWriter
 from .terms import Factor, Term
@@ -62,7 +63,9 @@ def add_repeats(item: Item, writer: RecipeWriter) -> Item:
                 if name in axis.labels:
                     column = next(n for n, other in enumerate(maps) if other == axis)
                     axes[k] = from_values(new, unique[:, column])
+        known = _limits_of_groups(draft, name, new, group)
         draft.forget(name)
+        draft.limits += known
         if len(holders) == 1:
             draft.forget(member)
         else:
@@ -97,6 +100,24 @@ def _groups(
     if count > WORTHWHILE * size or count * longest > filled * size:
         return None
     return positions[first], group.ravel(), longest
+
+
+def _limits_of_groups(draft: Draft, name: int, new: int, group: np.ndarray) -> list[Limit]:
+    """Where groups of a label's values have entries: where one of their members has."""
+    held = [limit for limit in draft.limits if name in limit.labels]
+    others = sorted({n for limit in held for n in limit.labels} - {name})
+    rest = math.prod(draft.sizes[n] for n in others)
+    if not held or rest * draft.sizes[name] > MAX_MASK:
+        return []
+    order = [name, *others]
+    members = np.ones([draft.sizes[n] for n in order], bool)
+    for limit in held:
+        members &= limit.evaluate(order, draft.sizes) >= 0
+    there = np.zeros((draft.sizes[new], *members.shape[1:]), bool)
+    np.logical_or.at(there, group, members)
+    if there.all():
+        return []
+    return [pattern_mask(there).renamed(dict(enumerate([new, *others])))]
 
 
 def _place(factor: Factor, name: int) -> int | None:
