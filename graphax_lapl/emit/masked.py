@@ -3,9 +3,10 @@
 Entries that are known while planning, as the weights of a difference stencil, are one constant.
 Comparing positions for each diagonal of them takes up to seven times as long in small matrices.
 
-Where tables place entries, what stands at a position may be read by that position. The Jacobian of `s * cumsum(x)` has `s[i]` at all `(i, j)` with `j <= i`: a table lists the
-positions, but the factor is read by the row alone. Repeated along the columns and selected by a
-mask it is one fused expression, where a scatter writes number by number.
+Where tables place entries, what stands at a position may be read by that position. The Jacobian of
+`s * cumsum(x)` has `s[i]` at all `(i, j)` with `j <= i`: a table lists the positions, but the
+factor is read by the row alone. Repeated along the columns and selected by a mask it is one fused
+expression, where a scatter writes number by number.
 """
 
 from __future__ import annotations
