@@ -163,6 +163,24 @@ def test_a_loop_that_is_met_once_stays_with_the_elimination() -> None:
     assert make_plan(decay, np.ones(4)).few is None
 
 
+def remembered(weights: jax.Array) -> jax.Array:
+    """The state of a recurrent cell after a few steps, which are written out."""
+
+    def step(state: jax.Array, x: jax.Array) -> tuple[jax.Array, None]:
+        gates = jax.nn.sigmoid(weights[0] @ state + x)
+        return gates * jnp.tanh(weights[1] @ state) + (1 - gates) * state, None
+
+    return jax.lax.scan(step, jnp.full(4, 0.3), jnp.linspace(-1.0, 1.0, 24).reshape(6, 4))[0]
+
+
+def test_steps_that_are_written_out_are_not_started_again() -> None:
+    weights = jnp.linspace(-0.5, 0.7, 32).reshape(2, 4, 4)
+    plan = make_plan(remembered, weights)
+    assert plan.few is None
+    assert "scan" not in str(jax.make_jaxpr(jacve(remembered))(weights))
+    assert_close(jacve(remembered)(weights), jax.jacrev(remembered)(weights))
+
+
 def rotated(x: jax.Array) -> jax.Array:
     """Two of Newton's steps towards the orthogonal factor: quotients by determinants."""
     for _ in range(2):

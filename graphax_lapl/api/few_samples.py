@@ -65,6 +65,8 @@ def with_few_samples(plan: Plan, traced: Traced) -> Plan:
     unsure = [e for e in moving if e.name not in LINEAR and not has_finite_slopes(e)]
     # Of what a loop or branch does inside elimination takes JAX's products, too.
     inside = any(e.name in LOOPS for e in unsure)
+    if loops and not inside:
+        return plan  # all steps are written out: products with seeds start the loops instead
     if not inside and any(e.name not in INFINITE_SLOPES for e in unsure):
         return plan
     blocks = [block for row in plan.whole.blocks for block in row]

@@ -18,6 +18,7 @@ import numpy as np
 from .contract import simplify
 from .draft import Draft, DraftFactor
 from .maps import IndexMap, from_values, label
+from .masks import MAX_MASK, Limit, pattern_mask
 from .merge import Item
 from .operations import Einsum, Read, RecipeWriter
 from .terms import Factor, Term
@@ -28,6 +29,10 @@ __all__ = ["add_repeats"]
 WORTHWHILE = 0.5
 #: Largest size, compared with what is read, to which unequal groups are filled up with zeros.
 FILLED = 1.5
+#: The same where at most this share of a vector's numbers remains, as of what is summed along the
+#: columns of a triangle. Of arrays that have other axes too (twelve by twelve, at 4,096 samples)
+#: reading them filled up took 1.5 of a scatter.
+FILLED_WHERE_FEW, FEW = 2.0, 0.25
 
 
 def add_repeats(item: Item, writer: RecipeWriter) -> Item:
@@ -41,7 +46,8 @@ def add_repeats(item: Item, writer: RecipeWriter) -> Item:
         if not holders or any(len(axis.parts) > 1 or axis.is_affine for axis in maps):
             continue
         places = [_place(term.factors[n], name) for n in holders]
-        found = None if None in places else _groups(tuple(maps), name, term.sizes[name])
+        vector = all(set(term.factors[n].labels) == {name} for n in holders)
+        found = None if None in places else _groups(tuple(maps), name, term.sizes[name], vector)
         if found is None:
             continue
         unique, group, longest = found
@@ -60,7 +66,9 @@ def add_repeats(item: Item, writer: RecipeWriter) -> Item:
                 if name in axis.labels:
                     column = next(n for n, other in enumerate(maps) if other == axis)
                     axes[k] = from_values(new, unique[:, column])
+        known = _limits_of_groups(draft, name, new, group)
         draft.forget(name)
+        draft.limits += known
         if len(holders) == 1:
             draft.forget(member)
         else:
@@ -73,7 +81,7 @@ def add_repeats(item: Item, writer: RecipeWriter) -> Item:
 
 @lru_cache(maxsize=4096)
 def _groups(
-    maps: tuple[IndexMap, ...], name: int, size: int
+    maps: tuple[IndexMap, ...], name: int, size: int, vector: bool
 ) -> tuple[np.ndarray, np.ndarray, int] | None:
     """The positions that a label selects, each once, and which of them each of its values selects.
 
@@ -91,9 +99,28 @@ def _groups(
             group * size + rank.ravel(), return_index=True, return_inverse=True
         )
     count, longest = len(first), int(np.bincount(group.ravel()).max())
-    if count > WORTHWHILE * size or count * longest > FILLED * size:
+    filled = FILLED_WHERE_FEW if vector and count <= FEW * size else FILLED
+    if count > WORTHWHILE * size or count * longest > filled * size:
         return None
     return positions[first], group.ravel(), longest
+
+
+def _limits_of_groups(draft: Draft, name: int, new: int, group: np.ndarray) -> list[Limit]:
+    """Where groups of a label's values have entries: where one of their members has."""
+    held = [limit for limit in draft.limits if name in limit.labels]
+    others = sorted({n for limit in held for n in limit.labels} - {name})
+    rest = math.prod(draft.sizes[n] for n in others)
+    if not held or rest * draft.sizes[name] > MAX_MASK:
+        return []
+    order = [name, *others]
+    members = np.ones([draft.sizes[n] for n in order], bool)
+    for limit in held:
+        members &= limit.evaluate(order, draft.sizes) >= 0
+    there = np.zeros((draft.sizes[new], *members.shape[1:]), bool)
+    np.logical_or.at(there, group, members)
+    if there.all():
+        return []
+    return [pattern_mask(there).renamed(dict(enumerate([new, *others])))]
 
 
 def _place(factor: Factor, name: int) -> int | None:

@@ -21,6 +21,7 @@ from ..edges.maps import IndexMap
 from ..edges.operations import Read
 from ..edges.terms import Structure, Term
 from .arrays import broadcast_labels, promoted, promoted_dtype, read, scaled
+from .masked import MAX_KNOWN, known_entries, read_by_position, spread_and_masked
 from .packing import packed
 from .tables import placed_by_tables
 
@@ -30,10 +31,23 @@ __all__ = ["assemble", "term_values"]
 MAX_PACKED = 4096
 #: In larger matrices, up to this many of them.
 MAX_PIECES = 32
+#: Up to so many single numbers beside other entries are placed by their positions, in matrices of
+#: at least so many entries for each: the corners of a periodic stencil.
+MAX_CORNERS, CORNER_ROOM = 4, 64
 
 
-def assemble(structure: Structure, operands: Sequence[Array], dtype: np.dtype) -> Array:
-    """The dense array, axes (output..., input...); `dtype` where no factor says it."""
+def assemble(
+    structure: Structure, operands: Sequence[Array], dtype: np.dtype, is_result: bool = False
+) -> Array:
+    """The dense array, axes (output..., input...).
+
+    Args:
+        structure: the sum of terms.
+        operands: the arrays of its factors.
+        dtype: of the array where no factor says it.
+        is_result: whether nothing reads the array. What reads one is fused with comparisons of
+            positions, and meets the same identity elsewhere.
+    """
     shape = (*structure.out_shape, *structure.in_shape)
     if 0 in shape or not structure.terms:
         return jnp.zeros(shape, dtype)
@@ -43,8 +57,17 @@ def assemble(structure: Structure, operands: Sequence[Array], dtype: np.dtype) -
         start += len(term.factors)
     points = [item for item in split if _is_point_within(item[0], shape)]
     blocks = [item for item in split if item[0].position_labels]
-    parts = [_place(term, own, shape, dtype) for term, own in blocks]
-    if points and math.prod(shape) == 1 and not blocks:
+    known = [term for term, _ in blocks if not term.factors]
+    size = math.prod(shape)
+    parts: list[Array] = []
+    if is_result and known and size <= MAX_KNOWN:
+        blocks = [item for item in blocks if item[0].factors]
+        parts.append(known_entries(known, shape, dtype))
+    corners = is_result and len(points) <= min(MAX_CORNERS, size // CORNER_ROOM)
+    if corners and (blocks or parts):
+        blocks, points = [*blocks, *points], []
+    parts += [_place(term, own, shape, dtype) for term, own in blocks]
+    if points and size == 1 and not parts:
         values = [term_values(term, own, dtype)[0] for term, own in points]
         return lax.reshape(_total(values), shape)
     if points:
@@ -124,6 +147,9 @@ def _pack(
 
 def _place(term: Term, operands: Sequence[Array], shape: tuple[int, ...], dtype: np.dtype) -> Array:
     """One term as a dense array."""
+    along = read_by_position(term, shape)
+    if along is not None:
+        return spread_and_masked(term, operands, shape, along)
     values, names = term_values(term, operands, dtype)
     maps: Sequence[IndexMap] = (*term.out, *term.into)
     primary = _primary_dimensions(term, maps)

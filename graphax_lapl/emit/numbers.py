@@ -224,6 +224,9 @@ def run_numbers(
             results = [filled(shape, found)]
         else:
             results = _several(MOVES[name](params, *operands))
+        # What pointwise operations read is repeated: another shape would be other numbers.
+        for variable, result in zip(equation.outvars, results, strict=True):
+            assert result.shape == variable.aval.shape, f"{name}: {result.shape}"
         held.update(zip(equation.outvars, results, strict=True))
     return [read(atom) for atom in jaxpr.outvars]
 
@@ -258,13 +261,14 @@ def _slice(params: dict[str, Any], operand: Numbers) -> Numbers:
 
 
 def _entries(params: dict[str, Any], operand: Numbers, places: Numbers) -> Numbers:
-    return operand[places[:, 0].astype(np.intp)]
+    return operand[places[..., 0].astype(np.intp)]
 
 
 def _added(params: dict[str, Any], operand: Numbers, places: Numbers, entries: Numbers) -> Numbers:
     del params
     total = operand.copy()
-    for place, entry in zip(places[:, 0].astype(np.intp), entries, strict=True):
+    rows = places[..., 0].astype(np.intp).ravel()
+    for place, entry in zip(rows, entries.ravel(), strict=True):
         total[place] = total[place] + entry
     return total
 

@@ -351,5 +351,6 @@ def dense_block(block: Block, program: Program, slots: Sequence[Any]) -> Array:
         if how is not None:
             arrays = stored_arrays(block, program, slots)
             return gathered_dense(storage.structure, how, arrays, block.dtype)
-    dense = assemble(block.structure, [slots[slot] for slot in block.slots], block.dtype)
+    operands = [slots[slot] for slot in block.slots]
+    dense = assemble(block.structure, operands, block.dtype, is_result=True)
     return cast_to(dense, block.dtype)
