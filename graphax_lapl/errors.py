@@ -7,7 +7,10 @@ caller would expect (`ValueError`, `TypeError`), so that either can be caught.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
+
+import jax
 
 __all__ = [
     "NO_MODE_ERRORS",
@@ -101,18 +104,47 @@ class NotDifferentiableError(GraphaxLaplError, NotImplementedError):
 
 @contextlib.contextmanager
 def no_rule_refused(
-    what: str, where: str, errors: tuple[type[Exception], ...] = NO_RULE_ERRORS
+    what: str,
+    where: str,
+    errors: tuple[type[Exception], ...] = NO_RULE_ERRORS,
+    rules_run: bool = False,
 ) -> Iterator[None]:
     """Says `NotDifferentiableError(what, where)` where JAX raises one of `errors`.
 
     An error of this package, of a derivative that is taken inside a user's function, passes.
+
+    Args:
+        what: the subject of the sentence.
+        where: `file:line (function)` in the user's code, or nothing.
+        errors: the types that are about a missing derivative.
+        rules_run: whether derivative rules of the user's run meanwhile; what they raise passes.
     """
     try:
         yield
     except GraphaxLaplError:
         raise
     except errors as error:
+        if rules_run and _raised_below_users_code(error):
+            raise
         raise NotDifferentiableError(what, where, error) from error
+
+
+#: Code that is not the user's: JAX, this package, and what their context managers run through.
+_NOT_THE_USERS = (
+    os.path.dirname(jax.__file__) + os.sep,
+    os.path.dirname(__file__) + os.sep,
+    contextlib.__file__,
+)
+
+
+def _raised_below_users_code(error: Exception) -> bool:
+    """Whether a function of the user's was running where an error was raised."""
+    step = error.__traceback__
+    while step is not None:
+        if not step.tb_frame.f_code.co_filename.startswith(_NOT_THE_USERS):
+            return True
+        step = step.tb_next
+    return False
 
 
 class CollectiveError(GraphaxLaplError, ValueError):

@@ -14,7 +14,7 @@ from jax import Array, lax
 
 from ..errors import no_rule_refused
 from ..program.instructions import CurvatureInstruction
-from ..rules.opaque import needs_all_tangents
+from ..rules.opaque import needs_all_tangents, runs_rules
 from .factorizations import summed_second_derivative
 from .opaque import differentiable
 
@@ -88,7 +88,9 @@ def second_derivative(instruction: CurvatureInstruction, operands: Sequence[Arra
 
         return jax.jvp(pushed, tuple(values[k] for k in moved), tuple(change))[1]
 
-    with no_rule_refused(f"'{equation.name}' has no second derivative", equation.source):
+    what = f"'{equation.name}' has no second derivative"
+    rules_run = runs_rules(equation.name, equation.params)
+    with no_rule_refused(what, equation.source, rules_run=rules_run):
         curved = jax.vmap(along)(_there(flat(tangents)), _there(flat(changes)))
     return lax.reduce_sum(curved, [0])
 

@@ -17,7 +17,7 @@ from ..edges.maps import constant, label
 from ..edges.operations import ApplyOpaque, MaterializeOpaque
 from ..edges.terms import Structure, Term, intern_structure
 from ..errors import no_rule_refused
-from ..rules.opaque import needs_all_tangents
+from ..rules.opaque import needs_all_tangents, runs_rules
 from ..rules.site import OpaqueMap
 from .assembly import assemble
 from .few_samples import for_few_samples
@@ -153,9 +153,9 @@ class LinearMap:
 
     def _in_mode(self, mode: str) -> AbstractContextManager[None]:
         equation = self.reference.equation
-        return no_rule_refused(
-            f"'{equation.name}' has no derivative in {mode} mode", equation.source
-        )
+        what = f"'{equation.name}' has no derivative in {mode} mode"
+        own = runs_rules(equation.name, equation.params)
+        return no_rule_refused(what, equation.source, rules_run=own)
 
 
 def pull_together(maps: Sequence[LinearMap], cotangents: Array) -> list[Array]:

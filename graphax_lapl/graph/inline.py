@@ -141,6 +141,9 @@ class _Inliner:
             return results
         if name in CUSTOM_CALLS and not (active or (self.keep_rules and is_users_rule(params))):
             return self.nested(params[CUSTOM_CALLS[name]], inputs, stack)
+        if name == "custom_vmap_call" and active:
+            # Its derivative is that of its body; its own way through a batch has no transpose.
+            return self.nested(params["call"], inputs, stack)
         if name == "cond":
             index = self.listing.known_value(inputs[0].atom)
             if index is not None:

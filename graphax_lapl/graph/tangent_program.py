@@ -12,6 +12,7 @@ from jax.extend import source_info_util
 
 from ..errors import NO_MODE_ERRORS, no_rule_refused
 from .calls import INLINED_CALLS
+from .users_rules import runs_rules
 
 __all__ = ["differentiable_outputs", "tangent_program"]
 
@@ -63,7 +64,8 @@ def tangent_program(
 
     what = f"'{equation.primitive.name}' has no derivative"
     where = source_info_util.summarize(source_info)
-    with no_rule_refused(what, where, NO_MODE_ERRORS), equation.ctx.manager:
+    own = runs_rules(equation.primitive.name, equation.params)
+    with no_rule_refused(what, where, NO_MODE_ERRORS, own), equation.ctx.manager:
         traced = jax.make_jaxpr(pushforward)(avals, [avals[k] for k in chosen])
     moves = _moving(traced.jaxpr, [k >= len(avals) for k in range(len(traced.jaxpr.invars))])
     return None if any(moves[: len(kept)]) else traced

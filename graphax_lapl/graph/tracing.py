@@ -8,8 +8,11 @@ then it is traced again with them static.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import operator
+import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +20,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax import dtypes, tree_util
+from jax.extend import source_info_util
 
 from ..errors import InvalidArgumentError, InvalidTypeError
 from .meshes import automatic, explicit_mesh, holds_explicit_axes
@@ -31,6 +35,9 @@ __all__ = [
     "normalized_argnums",
     "trace",
 ]
+
+# What JAX says about a line of code is about the user's, not about those that call it from here.
+source_info_util.register_exclusion(os.path.dirname(os.path.dirname(__file__)) + os.sep)
 
 _CONCRETE_NEEDED = (
     jax.errors.ConcretizationTypeError,
@@ -290,7 +297,7 @@ def _trace(
         seen["n_out"] = len(outputs)
         return [leaf for _, leaf in outputs] + aux_arrays
 
-    closed = jax.make_jaxpr(flat_fun)(*leaves)
+    closed = jax.make_jaxpr(_named_after(fun, flat_fun, args, keys, origins))(*leaves)
     types = [variable.aval for variable in (*closed.jaxpr.constvars, *closed.jaxpr.invars)]
     _check_sizes(types, name)
     for k, variable in enumerate(closed.jaxpr.outvars[: seen["n_out"]]):
@@ -317,6 +324,45 @@ def _trace(
         seen["n_out"],
         seen.get("aux"),
     )
+
+
+def _named_after(
+    fun: Callable[..., Any],
+    flat: Callable[..., Any],
+    args: tuple[Any, ...],
+    keys: Sequence[str],
+    origins: Sequence[int],
+) -> Callable[..., Any]:
+    """The function of all leaves, which JAX's messages call by the name and the line of the user's.
+
+    Args:
+        fun: the user's function.
+        flat: a function of leaves.
+        args: the positional arguments of `fun`.
+        keys: the names of its keyword arguments.
+        origins: for each leaf the position of its argument.
+    """
+    try:
+        parameters = [*inspect.signature(fun).parameters.values()][: len(args)]
+        if len(parameters) < len(args) or any(p.kind == p.VAR_POSITIONAL for p in parameters):
+            raise TypeError("some arguments have no name")
+        names = [*(parameter.name for parameter in parameters), *keys]
+        counts, seen, called = Counter(origins), Counter[int](), []
+        for position in origins:
+            number = f"_{seen[position]}" if counts[position] > 1 else ""
+            called.append(f"{names[position]}{number}")
+            seen[position] += 1
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        signature = inspect.Signature([inspect.Parameter(name, kind) for name in called])
+    except (TypeError, ValueError):  # written in C, or a name twice, or one that is none in Python
+        rest = inspect.Parameter("args", inspect.Parameter.VAR_POSITIONAL)
+        signature = inspect.Signature([rest])
+    while isinstance(fun, functools.partial):
+        fun = fun.func
+    has_lines = hasattr(inspect.unwrap(fun), "__code__")
+    flat.__wrapped__ = fun if has_lines else fun.__call__  # type: ignore[attr-defined, operator]
+    flat.__signature__ = signature  # type: ignore[attr-defined]
+    return flat
 
 
 def _described(result: Any) -> str:

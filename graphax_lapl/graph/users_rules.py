@@ -7,7 +7,10 @@ from typing import Any
 
 import jax
 
-__all__ = ["is_users_rule", "rule_is_written_in"]
+from .calls import CUSTOM_CALLS
+from .listing import nested_primitives
+
+__all__ = ["is_users_rule", "rule_is_written_in", "runs_rules"]
 
 
 def is_users_rule(params: dict[str, Any]) -> bool:
@@ -22,6 +25,11 @@ def is_users_rule(params: dict[str, Any]) -> bool:
         body = _written_in(getattr(params.get("call_jaxpr"), "jaxpr", None)) or ""
         return not (body.startswith(_JAX) and f"{os.sep}nn{os.sep}" in body)
     return not rule.startswith(_JAX)
+
+
+def runs_rules(name: str, params: dict[str, Any]) -> bool:
+    """Whether to differentiate an equation runs functions that are derivative rules."""
+    return name in CUSTOM_CALLS or any(n in CUSTOM_CALLS for n in nested_primitives(params))
 
 
 def rule_is_written_in(params: dict[str, Any], file: str) -> bool:

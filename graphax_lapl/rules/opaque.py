@@ -16,6 +16,7 @@ import jax
 from ..graph.inline import KNOWN_CALL, How, Rewritten
 from ..graph.listing import Equation, Variable, nested_primitives, scan_counts
 from ..graph.unrolling import in_pairs
+from ..graph.users_rules import runs_rules
 from .cofactors import rewritten_det
 from .collectives import COLLECTIVES
 from .complex_numbers import rewritten_abs
@@ -34,6 +35,7 @@ __all__ = [
     "is_transposable",
     "modes",
     "needs_all_tangents",
+    "runs_rules",
     "structures_only",
     "treatment",
 ]
