@@ -9,10 +9,11 @@ import pytest
 from jax import lax
 
 from graphax_lapl import jacve, value_and_jacve
-from graphax_lapl.emit import innermost, packing
+from graphax_lapl.emit import innermost, packing, tape
 from graphax_lapl.emit.numbers import computed, run_numbers, split
 from graphax_lapl.emit.small_programs import BATCH
-from graphax_lapl.emit.tape import Tape
+from graphax_lapl.emit.tape import Tape, TooLong
+from graphax_lapl.program.fusion import MAX_HELD
 
 
 def draw(seed, *shape):
@@ -493,3 +494,87 @@ def test_entries_added_at_known_places(places):
     np.add.at(expected, places, np.asarray(x))
     np.testing.assert_allclose(np.array(found.tolist()), expected, rtol=1e-14)
     assert computed(jax.make_jaxpr(fun)(x, jnp.array(places)).jaxpr) < 0
+
+
+def runge_kutta(rates, state, step=0.05):
+    first = rates(state)
+    second = rates(state + step / 2 * first)
+    third = rates(state + step / 2 * second)
+    fourth = rates(state + step * third)
+    return state + step / 6 * (first + 2 * second + 2 * third + fourth)
+
+
+def orbit(state):
+    """A satellite around an oblate body: blocks of three, most of what is put together is zero."""
+
+    def rates(s):
+        square = s[:3] @ s[:3]
+        height = 5 * s[2] ** 2 / square
+        factors = 1 + 0.1 / square * jnp.stack([1 - height, 1 - height, 3 - height])
+        return jnp.concatenate([s[3:], -s[:3] / (square * jnp.sqrt(square)) * factors])
+
+    return runge_kutta(rates, state)
+
+
+def membrane(state):
+    """A membrane's voltage and three gates, each with two exponentials."""
+
+    def rates(s):
+        v, *gates = s
+        ins = [jnp.exp(v / k) / (1 + jnp.exp(-v * k)) for k in (1.0, 2.0, 3.0)]
+        flow = [a * (1 - g) - jnp.exp(-v) * g for a, g in zip(ins, gates, strict=True)]
+        return jnp.stack([1 - gates[0] ** 3 * gates[1] * v - gates[2] ** 4 * (v + 1), *flow])
+
+    return runge_kutta(rates, state)
+
+
+def barriers(fun, *args):
+    """How many numbers of a program are held, by their shapes."""
+    return primitives(jax.make_jaxpr(fun)(*args).jaxpr, ("optimization_barrier",))
+
+
+@pytest.mark.parametrize(("fun", "inputs"), [(orbit, 6), (membrane, 4)])
+@pytest.mark.parametrize("size", [2, 64, BATCH, 4096])
+def test_runge_kutta_steps(fun, inputs, size):
+    points = draw(31, size, inputs)
+    compare(jax.jit(jax.vmap(jacve(fun)))(points), jax.vmap(jax.jacrev(fun))(points))
+
+
+def numbers_held(fun, *args):
+    held = barriers(jax.vmap(jacve(fun)), *args)
+    return sum(count for shape, count in held.items() if len(shape) == 1)
+
+
+def test_what_branches_would_evaluate_many_times_is_held(monkeypatch):
+    state = jnp.ones((4096, 6))
+    held = numbers_held(orbit, state)
+    monkeypatch.setattr(tape, "REPEATED", np.inf)
+    assert numbers_held(orbit, state) <= MAX_HELD < held
+
+
+def test_a_kernel_of_few_operations_is_no_reason_to_hold_them():
+    assert numbers_held(inverse, jnp.ones((4096, 3, 3))) < MAX_HELD
+
+
+def test_a_tape_that_is_full():
+    tape = Tape(1)
+    x = tape.input((2,), np.dtype(np.float64), True)
+    first = x[0] * x[1]
+    assert x[1] * x[0] is first
+    with pytest.raises(TooLong):
+        x[0] + x[1]
+
+
+@pytest.mark.parametrize("size", [2, 100])
+def test_wide_matrices_of_few_samples(size):
+    """Every entry of a row selects its own."""
+
+    def band(x):
+        y = x * jnp.roll(x, 1) - jnp.roll(x, 2)
+        return y[:9]
+
+    points = draw(32, size, 13)
+    found = jax.jit(jax.vmap(jacve(band)))(points)
+    compare(found, jax.vmap(jax.jacrev(band))(points))
+    chosen = primitives(jax.make_jaxpr(jax.vmap(jacve(band)))(points).jaxpr, ("select_n",))
+    assert chosen

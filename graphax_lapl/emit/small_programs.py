@@ -37,14 +37,15 @@ from .holding import BARRIERS_STAND, held
 from .innermost import batched_first, with_rule
 from .numbers import BATCH, CALLS, Numbers, computed, has_numbers, joined, run_numbers, split
 from .packing import FUSED, by_digits, by_selection, in_rows
-from .tape import Tape
+from .tape import Tape, TooLong
 
 __all__ = ["has_arrays", "has_plain_equations", "in_numbers", "is_small_program"]
 
 #: Most numbers that a program computes: each of them is an operation to compile.
 MAX_COMPUTED = 1536
-#: How many more there may be before those that are known or equal are taken out.
-UNSETTLED = 2
+#: How many more there may be before those that are known or equal are taken out: three quarters of
+#: what is put together from blocks of a Runge-Kutta step are zeros.
+UNSETTLED = 4
 #: For a single input, most kernels of numbers for each one that the arrays have within ...
 KERNELS = 2
 #: ... and most operations that XLA writes into kernels, repeated for every reader: compiling as
@@ -52,6 +53,9 @@ KERNELS = 2
 MAX_REPEATED = 6144
 #: Of all results: most dear numbers where entries select theirs.
 DEAR_SHARE = 0.5
+#: Columns of a matrix from which on entries of few samples select theirs: where all of its numbers
+#: are one kernel, that one is vectorised then.
+WIDE = FUSED + 1
 #: Bytes of an array from which on XLA's runtime hands kernels that wait for nothing to a second
 #: thread. An array of so many numbers is put together from more of them than it takes itself.
 THREADED = 512
@@ -235,9 +239,11 @@ class _Recorded(NamedTuple):
         """
         everything = sum(numbers.size for numbers in self.results)
         dear, _ = self.tape.kernels(self.results)
-        if samples < BATCH or dear > DEAR_SHARE * everything:
+        if dear > DEAR_SHARE * everything:
             return _in_one_kernel
-        return functools.partial(_in_one_kernel_of_many, outside=samples * everything > CACHED)
+        least = 0 if samples >= BATCH else WIDE
+        outside = samples * everything > CACHED
+        return functools.partial(_in_one_kernel_of_many, outside=outside, columns=least)
 
 
 def _kernels(jaxpr: Any) -> int:
@@ -254,13 +260,15 @@ def _kernels(jaxpr: Any) -> int:
 def _recorded(closed: Any, own: Sequence[bool]) -> _Recorded | None:
     """One sample of a program number by number; None if too large."""
     jaxpr = closed.jaxpr
-    tape = Tape()
+    tape = Tape(MAX_COMPUTED)
     given = [
         tape.input(variable.aval.shape, variable.aval.dtype, moves)
         for variable, moves in zip(jaxpr.invars, own, strict=True)
     ]
-    results = run_numbers(jaxpr, closed.consts, given, tape.apply)
-    return None if tape.operations > MAX_COMPUTED else _Recorded(tape, results)
+    try:
+        return _Recorded(tape, run_numbers(jaxpr, closed.consts, given, tape.apply))
+    except TooLong:
+        return None
 
 
 def _in_digits(numbers: Numbers) -> Any:
@@ -275,9 +283,13 @@ def _in_one_kernel(numbers: Numbers) -> Any:
     return joined(numbers) if numbers.size <= FUSED else _in_digits(numbers)
 
 
-def _in_one_kernel_of_many(numbers: Numbers, outside: bool) -> Any:
-    """The same, where the kernel is vectorised if that suits the array (see `by_selection`)."""
-    selected = by_selection(numbers, outside)
+def _in_one_kernel_of_many(numbers: Numbers, outside: bool, columns: int) -> Any:
+    """The same, where the kernel is vectorised if that suits the array (see `by_selection`).
+
+    Arrays of fewer columns than `columns` are concatenated.
+    """
+    wide = numbers.ndim > 1 and numbers.shape[-1] >= columns
+    selected = by_selection(numbers, outside) if wide else None
     return _in_one_kernel(numbers) if selected is None else selected
 
 

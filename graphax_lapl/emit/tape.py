@@ -19,7 +19,7 @@ from .numbers import BATCH, Numbers, filled
 from .packing import FUSED
 from .sines import Pair, sine_and_cosine_from
 
-__all__ = ["Tape"]
+__all__ = ["Tape", "TooLong"]
 
 #: Of the results: what more is held without evaluating samples in chunks, and what a chunk takes.
 HELD_SHARE = 0.25
@@ -38,6 +38,12 @@ FEW_HOLDING = KERNEL
 #: The same for many samples, of numbers that one kernel writes side by side: what it evaluates is
 #: not vectorised, and from some operations on it waits for a second thread.
 ROW_HOLDING = KERNEL / 2
+#: Evaluations of an operation, in the mean over all, from which on numbers of arrays are those that
+#: branches of a kernel write, each with all that it needs: such a kernel is not vectorised.
+REPEATED = 6.0
+#: Nanoseconds of holding a number then, and most numbers that are held.
+JOINED_HOLDING = KERNEL
+JOINED_HELD = 100
 #: Of a sine and cosine, as `Tape.apply` writes them: with JAX's usual accuracy.
 NO_OPTIONS = ("", "{'accuracy': None}")
 #: Operations on known numbers that are carried out at once: positions are compared by them.
@@ -104,6 +110,10 @@ class _Operation(NamedTuple):
         return isinstance(operand, _Number) and operand.moves and operand.dtype in SINE_DTYPES
 
 
+class TooLong(Exception):
+    """Raised by a tape that is full."""
+
+
 class Tape:
     """Operations on numbers, in the order in which they are computed; equal ones are one.
 
@@ -111,17 +121,17 @@ class Tape:
     what is worth holding is decided here, and every operation takes time to compile.
     """
 
-    def __init__(self) -> None:
-        """Begin without inputs and operations."""
+    def __init__(self, most: int = UNBOUNDED) -> None:
+        """Begin without inputs and operations.
+
+        Args:
+            most: operations that are recorded; one more raises `TooLong`.
+        """
+        self.most = most
         self.numbers: list[_Number] = []
         self.inputs = 0
         self._operations: list[_Operation] = []
         self._known: dict[Any, _Number] = {}
-
-    @property
-    def operations(self) -> int:
-        """How many operations are recorded."""
-        return len(self._operations)
 
     def input(self, shape: tuple[int, ...], dtype: Any, moves: bool) -> Numbers:
         """The numbers of the next input; all inputs come before the first operation."""
@@ -157,6 +167,8 @@ class Tape:
             keys.sort(key=repr)
         key = (name, options, *keys)
         if key not in self._known:
+            if len(self._operations) == self.most:
+                raise TooLong
             moves = any(number.moves for number in _computed(operands))
             self._known[key] = made = self._number(dtype, moves)
             self._operations.append(_Operation(name, call, tuple(operands), made.place, options))
@@ -178,7 +190,8 @@ class Tape:
         or outside of the cache, are then evaluated at once.
 
         Few results side by side are evaluated at once where chunks would be smaller than `least`,
-        or too small for half of what is held at once.
+        or too small for half of what is held at once. Nor are numbers that kernels repeat often
+        evaluated in chunks before `BARRIERS_STAND`, inside of the cache.
 
         Args:
             results: numbers.
@@ -192,6 +205,9 @@ class Tape:
         kept = sum(readers[o.place] > 1 and expression_of([o.name]).kept for o in needed)
         everything = sum(numbers.size for numbers in results)
         packed = sum(numbers.size for numbers in results if numbers.size > 1)
+        cached = samples * everything <= CACHED
+        if not BARRIERS_STAND and cached and not row and _is_repeated(needed, wanted, joined):
+            return samples
         held = self._worth_holding(needed, wanted, joined, samples, apart)
         together = len(apart | held) + kept + packed + everything
         # Fewer numbers are worth a pass through memory outside of the cache: what a chunk holds.
@@ -226,18 +242,7 @@ class Tape:
             these and the results': all others, once for every number that is made of them.
         """
         needed, wanted, _ = self._needed(results)
-        inside: dict[int, int] = {}  # for each number a set of operations, as bits
-        kept, repeated = 0, 0
-        for k, operation in enumerate(needed):
-            operations = 1 << k
-            for number in _computed(operation.operands):
-                operations |= inside.get(number.place, 0)
-            if expression_of([operation.name]).kept:
-                kept, repeated = kept + 1, repeated + operations.bit_count()
-            else:
-                inside[operation.place] = operations
-        repeated += sum(inside.get(place, 0).bit_count() for place in wanted)
-        return kept, repeated
+        return _kept_and_repeated(needed, wanted)
 
     def _needed(self, results: Sequence[Numbers]) -> tuple[list[_Operation], list[int], set[int]]:
         """The operations that results need, and the places of these, and of those in arrays."""
@@ -321,9 +326,12 @@ class Tape:
                     )
                 )
         row = _is_row(operations, joined)
-        side_by_side = joined if samples < BATCH or row else ()
+        repeated = samples >= BATCH and not row and _is_repeated(operations, wanted, joined)
+        side_by_side = joined if samples < BATCH or row or repeated else ()
         fusion = Fusion(steps, [1] * len(moves), wanted, moves, side_by_side)
         fusion.shared.difference_update(apart)
+        if repeated:
+            return fusion.held_at(samples, JOINED_HELD, JOINED_HOLDING)
         if samples >= BATCH:
             return fusion.held_at(samples, holding=ROW_HOLDING if row else HOLDING)
         if samples == 1:
@@ -335,6 +343,32 @@ class Tape:
 
 def _computed(values: Iterable[Any]) -> list[_Number]:
     return [value for value in values if isinstance(value, _Number)]
+
+
+def _kept_and_repeated(operations: Iterable[_Operation], wanted: Iterable[int]) -> tuple[int, int]:
+    """How many dear numbers XLA keeps, and how many operations it writes into all kernels."""
+    inside: dict[int, int] = {}  # for each number a set of operations, as bits
+    kept, repeated = 0, 0
+    for k, operation in enumerate(operations):
+        written = 1 << k
+        for number in _computed(operation.operands):
+            written |= inside.get(number.place, 0)
+        if expression_of([operation.name]).kept:
+            kept, repeated = kept + 1, repeated + written.bit_count()
+        else:
+            inside[operation.place] = written
+    repeated += sum(inside.get(place, 0).bit_count() for place in wanted)
+    return kept, repeated
+
+
+def _is_repeated(
+    operations: Sequence[_Operation], wanted: Iterable[int], joined: Collection[int]
+) -> bool:
+    """Whether kernels that write numbers side by side evaluate most operations many times."""
+    if not joined:
+        return False
+    _, repeated = _kept_and_repeated(operations, wanted)
+    return repeated >= REPEATED * len(operations)
 
 
 def _is_row(operations: Iterable[_Operation], joined: Collection[int]) -> bool:
