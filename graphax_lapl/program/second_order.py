@@ -35,6 +35,9 @@ __all__ = ["Curvatures", "Jacobians", "SecondOrderBuilder"]
 Key = TypeVar("Key")
 #: Columns of so many terms that stand everywhere are written out where they are so behind.
 MANY_EVERYWHERE = 4
+#: Where the columns hold no more numbers than this, so are sums of three: what their products
+#: take is calls rather than operations.
+FEW_NUMBERS, MANY_OF_FEW = 1 << 12, 3
 
 #: Jacobians by variable and column space (one space per differentiated leaf, or one for seeds).
 Jacobians = dict[int, dict[int, Edge]]
@@ -294,7 +297,8 @@ def _written_out_behind(
         (v, space)
         for v, row in columns.items()
         for space, (structure, _) in row.items()
-        if terms_everywhere(structure) >= MANY_EVERYWHERE
+        if terms_everywhere(structure)
+        >= (MANY_OF_FEW if structure.size <= FEW_NUMBERS else MANY_EVERYWHERE)
         and not (structure.complex_in or any(f.opaque for f in structure.factors))
     }
     found: set[tuple[int, int]] = set()

@@ -14,6 +14,7 @@ from .permutations import share_permuted
 from .reassociation import reassociate
 from .squares import numbers_outside_squares
 from .summed_layers import sum_layers
+from .summed_weights import sum_weights
 from .traces import multiply_weights_of_traces
 
 __all__ = ["tidied"]
@@ -28,7 +29,8 @@ def tidied(program: Program, moving: Collection[int], trace: bool = False) -> Pr
         trace: whether it is the program of a trace, a number.
     """
     scaled = scale_once(program.without_dead_code(None)).without_dead_code(None)
-    joined = join_sums(numbers_outside_squares(reassociate(scaled)))
+    products = sum_weights(reassociate(scaled), moving)
+    joined = join_sums(numbers_outside_squares(products))
     if trace:
         joined = multiply_weights_of_traces(joined, moving)
     apart = sum_layers(take_out_fixed_factors(joined, moving), moving)

@@ -224,6 +224,27 @@ def test_many_terms_that_are_written_out_behind_are_one_array():
     assert max(len(i.inputs) for i in full) <= 2  # not the sum of products of ten terms
 
 
+def attention_twice(x, weight=1.0):
+    """Two layers of attention without norms: columns are sums of three outer products."""
+    width = x.shape[-1]
+    rng = np.random.default_rng(7)
+    h = x
+    for _ in range(2):
+        query, key, value = (rng.normal(size=(width, width)) / 2 for _ in range(3))
+        scores = weight * (h @ query) @ (h @ key).T
+        h = jnp.tanh(jax.nn.softmax(scores) @ (h @ value))
+    return jnp.sum(h)
+
+
+FEW_TOKENS = RNG.normal(size=(5, 4))
+
+
+def test_columns_of_few_numbers_are_one_array_from_three_terms_on():
+    check_second_order(attention_twice, FEW_TOKENS)
+    program = make_plan(attention_twice, FEW_TOKENS, order="forward", kind="laplacian").program
+    assert len(program.instructions) < 190  # 215 of them for products term by term
+
+
 def test_few_outer_products_stay_a_sum():
     rates, weights = RNG.normal(size=(5, 6)), RNG.normal(size=(5, 6, 7))
 
@@ -269,7 +290,9 @@ def test_short_products_with_weights_are_products_of_matrices():
 
 
 @pytest.mark.parametrize(
-    ("fun", "at"), [(moved_by_others, PARTICLES), (attention_and_gate, TOKENS)], ids=["few", "many"]
+    ("fun", "at"),
+    [(moved_by_others, PARTICLES), (attention_and_gate, TOKENS), (attention_twice, FEW_TOKENS)],
+    ids=["few", "many", "few numbers"],
 )
 def test_gradient_through_terms_that_stand_everywhere(fun, at):
     def loss(laplacian, parameter):
@@ -347,3 +370,48 @@ def test_columns_that_are_scaled_in_several_ways_are_scaled_once():
     ]
     assert loops
     assert not any(isinstance(operation, Combine) for operation in loops)
+
+
+GROUPS = RNG.normal(size=(3, 5, 4))
+SUMS_OF_SCALED_WEIGHTS: dict[str, Callable[[Any, Any], Any]] = {
+    "squares of groups": lambda w, x: jax.nn.logsumexp(
+        -jnp.sum(jnp.einsum("i,kij->kj", x, w) ** 2, -1)
+    ),
+    "sums of groups": lambda w, x: jnp.sum(
+        jnp.tanh(jnp.sum(jnp.sin(jnp.einsum("i,kij->kj", x, w)), -1))
+    ),
+    "groups by their own centres": lambda w, x: jnp.prod(
+        jnp.exp(-0.1 * jnp.sum(jnp.einsum("ki,kij->kj", x - w[..., 0], w) ** 2, -1))
+    ),
+    "roots, with a kink": lambda w, x: jnp.sum(
+        jnp.sum(jnp.abs(jnp.einsum("i,kij->kj", x, w)) ** 3, -1) ** 0.5
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SUMS_OF_SCALED_WEIGHTS)
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_sums_of_scaled_weights_are_products(name, dtype):
+    fun = SUMS_OF_SCALED_WEIGHTS[name]
+    weights, x = GROUPS.astype(dtype), RNG.normal(size=5).astype(dtype)
+    program = make_plan(fun, weights, x, argnums=1, order="forward", kind="laplacian").program
+    made = [program.slots[slot] for i in program.instructions for slot in i.outputs]
+    assert not [slot for slot in made if sorted(slot.shape) == [3, 4, 5]]
+
+    def loss(laplacian):
+        def of_batch(weights, xs):
+            return jnp.sum(jax.vmap(lambda x: laplacian(lambda x: fun(weights, x))(x))(xs) ** 2)
+
+        return jax.jit(jax.value_and_grad(of_batch))(weights, jnp.stack([x, 0.3 * x]))
+
+    found = loss(laplacian_ve)
+    tolerance = 1e-9 if dtype == np.float64 else 1e-3
+    assert_same(found, loss(lambda f: lambda x: jnp.trace(jax.hessian(f)(x))), tolerance=tolerance)
+
+
+def test_scaled_weights_that_are_read_twice_stay():
+    def fun(x):
+        z = jnp.einsum("i,kij->kj", x, GROUPS)
+        return jnp.sum(jnp.sum(z**2, -1) * jnp.sum(jnp.sin(z**2), -1))
+
+    check_second_order(fun, RNG.normal(size=5))
