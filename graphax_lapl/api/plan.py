@@ -49,7 +49,7 @@ from ..program.orientation import contracted_last, oriented, plain_products
 from ..program.quotients import divided_after_sums
 from ..program.recomputation import compared_with_results, shared_work
 from ..program.regions import regions
-from ..program.repetition import numbers_of_layers, repeated_by_samples
+from ..program.repetition import numbers_of_layers, repeated_by_samples, rows_of_samples
 from ..program.scaled_rows import scaled_rows
 from ..program.signs import signs_inside
 from ..program.sines import sines
@@ -275,6 +275,7 @@ class Plan:
             scaled_rows(program, self._moving(program)),
             repeated_by_samples(program, self._moving(program)),
             numbers_of_layers(program),
+            rows_of_samples(program, self._moving(program)),
             again=True,
         )
 
