@@ -77,11 +77,16 @@ class _Storage:
         return orders.pop() if len(orders) == 1 else None
 
     def sums_with_weights(self, operation: Einsum, inputs: Sequence[int], position: int) -> bool:
-        """Whether an operand meets weights of its own axes entry by entry, and any order suits."""
-        if len(inputs) != 2 or inputs[1 - position] not in self.fixed or not operation.summed:
+        """Whether an operand meets weights of its own axes entry by entry, and any order suits.
+
+        So it does in a sum of all entries.
+        """
+        if len(inputs) != 2 or not operation.summed:
             return False
         first, second = (read.labels for read in operation.reads)
-        return bool(operation.output) and first == second
+        if not operation.output:
+            return first == second and len(first) > 1
+        return inputs[1 - position] in self.fixed and first == second
 
     def rows_first(self, slot: int) -> tuple[int, ...] | None:
         """The order in which a product with weights is rows of one large matrix, of all samples."""

@@ -15,6 +15,7 @@ from .reassociation import reassociate
 from .squares import numbers_outside_squares
 from .summed_layers import sum_layers
 from .traces import multiply_weights_of_traces
+from .whole_sums import last_sums_at_once
 
 __all__ = ["tidied"]
 
@@ -30,7 +31,7 @@ def tidied(program: Program, moving: Collection[int], trace: bool = False) -> Pr
     scaled = scale_once(program.without_dead_code(None)).without_dead_code(None)
     joined = join_sums(numbers_outside_squares(reassociate(scaled)))
     if trace:
-        joined = multiply_weights_of_traces(joined, moving)
+        joined = last_sums_at_once(multiply_weights_of_traces(joined, moving), moving)
     apart = sum_layers(take_out_fixed_factors(joined, moving), moving)
     tidy = share_permuted(apart)
     fixed = tidy.unreached(moving)
