@@ -13,7 +13,7 @@ from ..edges.operations import Assemble, Combine, Einsum, Read
 from ..edges.terms import Number, Term
 from .instructions import EdgeInstruction, Instruction, Program, Slot
 
-__all__ = ["multiply_weights_of_traces"]
+__all__ = ["has_large_products_of_weights", "multiply_weights_of_traces"]
 
 #: Traces of more products, or of products of more factors, are left as they are.
 MAX_PRODUCTS = 8
@@ -24,6 +24,8 @@ SHARED = 1 / 8
 MAX_SHARED = 1 << 18
 #: What a number counts that every sample reads or writes, in multiplications.
 TRAFFIC = 8
+#: A product of weights is large where it holds so many times as many numbers as they do.
+LARGE = 4
 #: The program is replaced where it takes at most this part of the work.
 WORTHWHILE = 0.95
 
@@ -53,6 +55,21 @@ def multiply_weights_of_traces(program: Program, moving: Collection[int]) -> Pro
     if new is None or traces.work(new) > WORTHWHILE * traces.work(program):
         return program
     return new
+
+
+def has_large_products_of_weights(program: Program, moving: Collection[int]) -> bool:
+    """Whether weights are multiplied to many more numbers than they are.
+
+    A small batch takes longer to make these than it saves.
+    """
+    fixed = program.unreached(moving)
+    sizes = [math.prod(slot.shape) for slot in program.slots]
+    return any(
+        instruction.outputs[0] in fixed
+        and sizes[instruction.outputs[0]] > LARGE * sum(sizes[s] for s in instruction.inputs)
+        for instruction in program.instructions
+        if isinstance(instruction, EdgeInstruction)
+    )
 
 
 @dataclass(frozen=True)
@@ -342,7 +359,8 @@ class _Traces:
         slot = self.known[key]
         self.read.update(key[1])
         lies = self.made[self.places[slot]]
-        assert isinstance(lies, EdgeInstruction) and isinstance(lies.operation, Einsum)
+        assert isinstance(lies, EdgeInstruction)
+        assert isinstance(lies.operation, Einsum)
         own_names = {own: name for name, own in names.items()}
         return _Factor(slot, tuple(label(own_names[own]) for own in lies.operation.output))
 
@@ -362,7 +380,8 @@ class _Traces:
 
         order = sorted(range(len(names)), key=position)
         made = self.made[place]
-        assert isinstance(made, EdgeInstruction) and isinstance(made.operation, Einsum)
+        assert isinstance(made, EdgeInstruction)
+        assert isinstance(made.operation, Einsum)
         operation = replace(made.operation, output=tuple(made.operation.output[k] for k in order))
         self.made[place] = replace(made, operation=operation)
         self.slots[fixed.slot] = Slot(operation.shape, self.slots[fixed.slot].dtype)
