@@ -63,7 +63,7 @@ def rows_of_samples(program: Program, moving: Collection[int]) -> frozenset[int]
     """
     fixed = program.unreached(moving)
     made = {s for i in program.instructions if isinstance(i, EdgeInstruction) for s in i.outputs}
-    found = set()
+    found: set[int] = set()
     for instruction in program.instructions:
         operation = getattr(instruction, "operation", None)
         if not isinstance(operation, Einsum) or len(operation.reads) != 2 or not operation.output:
