@@ -290,7 +290,7 @@ class Plan:
             scaled_rows(program, self._moving(program)),
             repeated_by_samples(program, self._moving(program)),
             numbers_of_layers(program),
-            rows_of_samples(program, self._moving(program)),
+            rows_of_samples(program, self._moving(program)) if program.few_samples else frozenset(),
             again=True,
         )
 

@@ -32,7 +32,7 @@ def tidied(program: Program, moving: Collection[int], trace: bool = False) -> Pr
     scaled = scale_once(program.without_dead_code(None)).without_dead_code(None)
     joined = join_sums(numbers_outside_squares(reassociate(scaled)))
     if not trace:
-        return _laid_out(joined, moving)
+        return _laid_out(joined, moving, number=False)
     plain = last_sums_at_once(_copy(joined), moving)
     shared = multiply_weights_of_traces(joined, moving)
     if shared is joined:
@@ -48,9 +48,9 @@ def _copy(program: Program) -> Program:
     return replace(program, slots=list(program.slots))
 
 
-def _laid_out(program: Program, moving: Collection[int]) -> Program:
+def _laid_out(program: Program, moving: Collection[int], number: bool = True) -> Program:
     """Sums with weights taken apart, nothing twice, and arrays in the order of their readers."""
     apart = sum_layers(take_out_fixed_factors(program, moving), moving)
     tidy = share_permuted(apart)
     fixed = tidy.unreached(moving)
-    return columns_first(contracted_last(products_with_weights(tidy, fixed), fixed))
+    return columns_first(contracted_last(products_with_weights(tidy, fixed), fixed, number))
