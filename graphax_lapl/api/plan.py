@@ -19,6 +19,7 @@ from ..emit.chunks import can_be_in_chunks, chunked_where_large
 from ..emit.compressed import CompressedProgram
 from ..emit.few_samples import for_few_samples
 from ..emit.holding import BARRIERS_STAND, HELD_SIZES, Holding
+from ..emit.innermost import samples_of
 from ..emit.run import dense_block, run_program
 from ..emit.small_programs import (
     has_arrays,
@@ -49,13 +50,16 @@ from ..program.orientation import contracted_last, oriented, plain_products
 from ..program.quotients import divided_after_sums
 from ..program.recomputation import compared_with_results, shared_work
 from ..program.regions import regions
-from ..program.repetition import numbers_of_layers, repeated_by_samples
+from ..program.repetition import numbers_of_layers, repeated_by_samples, rows_of_samples
 from ..program.scaled_rows import scaled_rows
 from ..program.signs import signs_inside
 from ..program.sines import sines
 from .orders import EliminationOrder
 
 __all__ = ["Plan", "SavedPlan"]
+
+#: Samples from which on products of weights are made that hold many more numbers than these do.
+MANY = 128
 
 FORMAT = "graphax_lapl plan 1"
 
@@ -208,6 +212,17 @@ class Plan:
         inexact = all(jnp.issubdtype(program.slots[s].dtype, jnp.inexact) for s in program.values)
         if sparse or not inexact:
             return held
+        if self.again and program.few_samples is not None:
+            small = program.few_samples
+            holding_few = functools.cache(lambda: self._holding(small, sparse))
+            many = self._in_pieces(program, held)
+            few_in_pieces = self._in_pieces(small, lambda x: run(x, holding_few(), small))
+
+            def by_samples(inputs: Sequence[Any]) -> tuple[list[Any], list[list[Any]]]:
+                size = samples_of(inputs)
+                return (many if size is not None and size >= MANY else few_in_pieces)(inputs)
+
+            return by_samples
         if self.again:
             return self._in_pieces(program, held)
         matrices = plain_products(program) if has_plain_equations(program) else None
@@ -275,6 +290,7 @@ class Plan:
             scaled_rows(program, self._moving(program)),
             repeated_by_samples(program, self._moving(program)),
             numbers_of_layers(program),
+            rows_of_samples(program, self._moving(program)) if program.few_samples else frozenset(),
             again=True,
         )
 

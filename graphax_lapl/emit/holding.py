@@ -39,6 +39,7 @@ class Holding:
         rows: slots of products that have another form where nothing is differentiated.
         repeated: slots of products whose operands are both repeated for a batch.
         numbers: slots of dot products that are sums of products.
+        vectors: slots of products that have what a sample has of its own on the left.
         again: whether results will probably be differentiated.
     """
 
@@ -50,6 +51,7 @@ class Holding:
     rows: Mapping[int, ScaledRows] = field(default_factory=dict)
     repeated: frozenset[int] = frozenset()
     numbers: frozenset[int] = frozenset()
+    vectors: frozenset[int] = frozenset()
     again: bool = False
 
     def apply(self, slot: int, value: Any, inputs: Sequence[Array]) -> Any:

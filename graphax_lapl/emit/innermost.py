@@ -12,10 +12,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.custom_batching import custom_vmap
 from jax.custom_derivatives import SymbolicZero
 
-__all__ = ["batched_first", "with_rule"]
+__all__ = ["batched_first", "samples_of", "with_rule"]
 
 #: Of a list of arrays, returning a tree of arrays.
 Run = Callable[[Sequence[Any]], Any]
@@ -70,6 +71,28 @@ def batched_first(rule: Rule, otherwise: Run, run: Run, types: Any) -> Run:
         return otherwise(inputs)
 
     return call
+
+
+def samples_of(inputs: Sequence[Any]) -> int | None:
+    """How many samples `jax.vmap`, the innermost transformation, evaluates with these inputs.
+
+    None where it is not, or where their number is a symbol.
+    """
+    found: list[Any] = []
+
+    @custom_vmap
+    def probe(*inputs: Any) -> Any:
+        del inputs
+        return jnp.zeros(())
+
+    @probe.def_vmap
+    def _(size: Any, own: list[bool], *inputs: Any) -> tuple[Any, Any]:
+        del own, inputs
+        found.append(size)
+        return jnp.zeros(()), False
+
+    probe(*(lax.stop_gradient(x) for x in inputs))
+    return found[0] if len(found) == 1 and isinstance(found[0], int) else None
 
 
 def with_rule(one: Run, rule: Rule, run: Run) -> Run:

@@ -79,6 +79,7 @@ def run_program(program: Program, inputs: Sequence[Any], holding: Holding = _NOT
         else functools.partial(vector_first, lax.dot_general)
     )
     of_numbers = functools.partial(matrix_product, stored=True, numbers_summed=True)
+    of_vectors = functools.partial(vector_first, of_partials)
     with jax.numpy_dtype_promotion("standard"):
         whole = frozenset().union(*(region.slots for region in holding.regions.values()))
         summed = summed_pulls(program, whole)
@@ -130,6 +131,8 @@ def run_program(program: Program, inputs: Sequence[Any], holding: Holding = _NOT
                 results = [_total(instruction, totals[k], slots, holding, dot)]
             elif not holding.numbers.isdisjoint(instruction.outputs):
                 results = _number(instruction, values, of_numbers)
+            elif not holding.vectors.isdisjoint(instruction.outputs):
+                results = _execute(instruction, values, dot, of_vectors)
             elif k in products and len(values) == 2:
                 results = [_product(instruction, products[k], slots)]
             else:

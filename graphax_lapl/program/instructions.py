@@ -242,6 +242,7 @@ class Program:
         eliminations: for every eliminated vertex its in-degree, out-degree and cost.
         local_cost: cost of adding up the pieces of local partials.
         longest_sum: number of arrows in the longest sum that one block is.
+        few_samples: another program with the same results, for small batches (None: this one).
     """
 
     slots: list[Slot] = field(default_factory=list)
@@ -252,6 +253,7 @@ class Program:
     eliminations: list[Elimination] = field(default_factory=list)
     local_cost: Cost = field(default_factory=Cost)
     longest_sum: int = 0
+    few_samples: Program | None = None
 
     def without_dead_code(self, keep_values: int | None) -> Program:
         """The program without instructions that no result needs.
@@ -280,6 +282,7 @@ class Program:
             self.eliminations,
             self.local_cost,
             self.longest_sum,
+            None if self.few_samples is None else self.few_samples.without_dead_code(keep_values),
         )
 
     def readers(self) -> Counter[int]:

@@ -13,7 +13,7 @@ from .instructions import Block, EdgeInstruction, Instruction, Program, Slot
 __all__ = ["columns_first", "contracted_last", "oriented", "plain_products"]
 
 
-def contracted_last(program: Program, fixed: Collection[int] = ()) -> Program:
+def contracted_last(program: Program, fixed: Collection[int] = (), number: bool = False) -> Program:
     """The program whose matrices hold the axis last that the next product sums over.
 
     While arrows are multiplied a matrix is stored with the input's axes first. Pulled back through
@@ -23,15 +23,16 @@ def contracted_last(program: Program, fixed: Collection[int] = ()) -> Program:
     Args:
         program: the program.
         fixed: slots that are the same for all samples of a batch, beside the program's inputs.
+        number: whether the program's result is a number, which may be a sum of all entries.
     """
-    return _Storage(program, fixed).settled()
+    return _Storage(program, fixed, number).settled()
 
 
 class _Storage:
     """Orders of axes, settled from the last reader to the first maker."""
 
-    def __init__(self, program: Program, fixed: Collection[int]):
-        self.program, self.fixed = program, fixed
+    def __init__(self, program: Program, fixed: Collection[int], number: bool = False):
+        self.program, self.fixed, self.number = program, fixed, number
         self.slots, self.instructions = list(program.slots), list(program.instructions)
         self.makers: dict[int, int] = {}
         self.readers: dict[int, list[tuple[int, int]]] = {}
@@ -77,11 +78,16 @@ class _Storage:
         return orders.pop() if len(orders) == 1 else None
 
     def sums_with_weights(self, operation: Einsum, inputs: Sequence[int], position: int) -> bool:
-        """Whether an operand meets weights of its own axes entry by entry, and any order suits."""
-        if len(inputs) != 2 or inputs[1 - position] not in self.fixed or not operation.summed:
+        """Whether an operand meets weights of its own axes entry by entry, and any order suits.
+
+        So it does in a sum of all entries that is the result.
+        """
+        if len(inputs) != 2 or not operation.summed:
             return False
         first, second = (read.labels for read in operation.reads)
-        return bool(operation.output) and first == second
+        if not operation.output:
+            return self.number and first == second and len(first) > 1
+        return inputs[1 - position] in self.fixed and first == second
 
     def rows_first(self, slot: int) -> tuple[int, ...] | None:
         """The order in which a product with weights is rows of one large matrix, of all samples."""

@@ -8,7 +8,12 @@ from collections.abc import Collection
 from ..edges.operations import Einsum
 from .instructions import EdgeInstruction, PrimalInstruction, Program
 
-__all__ = ["behind_layers", "numbers_of_layers", "repeated_by_samples"]
+__all__ = [
+    "behind_layers",
+    "numbers_of_layers",
+    "repeated_by_samples",
+    "rows_of_samples",
+]
 
 #: Numbers of a sample from which on repeated operands are worth keeping out of memory: for a batch
 #: they leave the cache. Smaller ones are read from it faster than they are repeated inside a sum.
@@ -44,6 +49,30 @@ def repeated_by_samples(program: Program, moving: Collection[int]) -> frozenset[
             and math.prod(program.slots[slot].shape) >= LARGE
         ):
             found.add(slot)
+    return frozenset(found)
+
+
+def rows_of_samples(program: Program, moving: Collection[int]) -> frozenset[int]:
+    """Slots of products of all that a sample has of an array with a product of weights.
+
+    For a batch these are rows times one matrix, and on the right of it they would come last.
+
+    Args:
+        program: the program.
+        moving: its inputs that move; what depends on none of them is the same for a batch.
+    """
+    fixed = program.unreached(moving)
+    made = {s for i in program.instructions if isinstance(i, EdgeInstruction) for s in i.outputs}
+    found: set[int] = set()
+    for instruction in program.instructions:
+        operation = getattr(instruction, "operation", None)
+        if not isinstance(operation, Einsum) or len(operation.reads) != 2 or not operation.output:
+            continue
+        shared = [slot in fixed for slot in instruction.inputs]
+        if shared.count(True) != 1 or instruction.inputs[shared.index(True)] not in made:
+            continue
+        if operation.summed >= operation.reads[shared.index(False)].labels:
+            found.update(instruction.outputs)
     return frozenset(found)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 from .common_scalings import scale_once
 from .common_weights import products_with_weights
@@ -15,7 +16,8 @@ from .reassociation import reassociate
 from .squares import numbers_outside_squares
 from .summed_layers import sum_layers
 from .summed_weights import sum_weights
-from .traces import multiply_weights_of_traces
+from .traces import has_large_products_of_weights, multiply_weights_of_traces
+from .whole_sums import last_sums_at_once
 
 __all__ = ["tidied"]
 
@@ -31,9 +33,26 @@ def tidied(program: Program, moving: Collection[int], trace: bool = False) -> Pr
     scaled = scale_once(program.without_dead_code(None)).without_dead_code(None)
     products = sum_weights(reassociate(scaled), moving)
     joined = join_sums(numbers_outside_squares(products))
-    if trace:
-        joined = multiply_weights_of_traces(joined, moving)
-    apart = sum_layers(take_out_fixed_factors(joined, moving), moving)
+    if not trace:
+        return _laid_out(joined, moving, number=False)
+    plain = last_sums_at_once(_copy(joined), moving)
+    shared = multiply_weights_of_traces(joined, moving)
+    if shared is joined:
+        return _laid_out(plain, moving)
+    found = _laid_out(last_sums_at_once(shared, moving), moving)
+    if has_large_products_of_weights(found, moving):
+        found = replace(found, few_samples=_laid_out(plain, moving))
+    return found
+
+
+def _copy(program: Program) -> Program:
+    """A program whose slots are its own."""
+    return replace(program, slots=list(program.slots))
+
+
+def _laid_out(program: Program, moving: Collection[int], number: bool = True) -> Program:
+    """Sums with weights taken apart, nothing twice, and arrays in the order of their readers."""
+    apart = sum_layers(take_out_fixed_factors(program, moving), moving)
     tidy = share_permuted(apart)
     fixed = tidy.unreached(moving)
-    return columns_first(contracted_last(products_with_weights(tidy, fixed), fixed))
+    return columns_first(contracted_last(products_with_weights(tidy, fixed), fixed, number))

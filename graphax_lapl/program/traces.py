@@ -13,15 +13,21 @@ from ..edges.operations import Assemble, Combine, Einsum, Read
 from ..edges.terms import Number, Term
 from .instructions import EdgeInstruction, Instruction, Program, Slot
 
-__all__ = ["multiply_weights_of_traces"]
+__all__ = ["has_large_products_of_weights", "multiply_weights_of_traces"]
 
 #: Traces of more products, or of products of more factors, are left as they are.
 MAX_PRODUCTS = 8
-MAX_FACTORS = 7
+MAX_FACTORS = 9
 #: What a multiplication counts whose factors all samples share.
 SHARED = 1 / 8
-#: The program is replaced where it takes at most this part of the multiplications.
-WORTHWHILE = 0.75
+#: Products that all samples share hold at most so many numbers.
+MAX_SHARED = 1 << 18
+#: What a number counts that every sample reads or writes, in multiplications.
+TRAFFIC = 8
+#: A product of weights is large where it holds so many times as many numbers as they do.
+LARGE = 4
+#: The program is replaced where it takes at most this part of the work.
+WORTHWHILE = 0.95
 
 
 def multiply_weights_of_traces(program: Program, moving: Collection[int]) -> Program:
@@ -31,6 +37,11 @@ def multiply_weights_of_traces(program: Program, moving: Collection[int]) -> Pro
     slopes is made of weights, which the samples of a batch share: what is left for each of them is
     a product with a matrix and a dot product. Any order in which the layers are eliminated has a
     product of two matrices for each sample.
+
+    Of more layers matrices are left, `W1 diag(d1) W2` among them: the slopes times an array with
+    three axes that is made of weights. That is one large product for a batch, as many
+    multiplications as with the scaled `W1`, which is never written, nor are, in a training step,
+    sums over its rows and over the batch.
 
     Args:
         program: the program of a trace; its block is a number.
@@ -44,6 +55,21 @@ def multiply_weights_of_traces(program: Program, moving: Collection[int]) -> Pro
     if new is None or traces.work(new) > WORTHWHILE * traces.work(program):
         return program
     return new
+
+
+def has_large_products_of_weights(program: Program, moving: Collection[int]) -> bool:
+    """Whether weights are multiplied to many more numbers than they are.
+
+    A small batch takes longer to make these than it saves.
+    """
+    fixed = program.unreached(moving)
+    sizes = [math.prod(slot.shape) for slot in program.slots]
+    return any(
+        instruction.outputs[0] in fixed
+        and sizes[instruction.outputs[0]] > LARGE * sum(sizes[s] for s in instruction.inputs)
+        for instruction in program.instructions
+        if isinstance(instruction, EdgeInstruction)
+    )
 
 
 @dataclass(frozen=True)
@@ -89,6 +115,9 @@ class _Traces:
         fixed: slots that no moving input enters.
         sizes: of all labels, which are numbered anew.
         made: the new instructions.
+        known: slots of products that were made, by operation and operands.
+        places: where the products that were made stand in `made`.
+        read: slots that these read.
     """
 
     def __init__(self, program: Program, moving: Collection[int]):
@@ -100,6 +129,8 @@ class _Traces:
         self.sizes: dict[int, int] = {}
         self.made: list[Instruction] = []
         self.known: dict[tuple[Einsum, tuple[int, ...]], int] = {}
+        self.places: dict[int, int] = {}
+        self.read: set[int] = set()
 
     def rewritten(self, root: int) -> Program | None:
         """The program with the number `root` made anew; None where it cannot be."""
@@ -124,12 +155,15 @@ class _Traces:
         return new.without_dead_code(None)
 
     def work(self, program: Program) -> float:
-        """Multiplications for each sample, and a part of those that they share."""
-        return sum(
-            i.operation.cost.muls * (SHARED if i.outputs[0] in self.fixed else 1)
-            for i in program.instructions
-            if isinstance(i, EdgeInstruction)
-        )
+        """What each sample multiplies, reads and writes, and a part of what they share."""
+        total = 0.0
+        for i in program.instructions:
+            if isinstance(i, EdgeInstruction):
+                muls = i.operation.cost.muls
+                slots = (*i.inputs, *i.outputs)
+                numbers = sum(math.prod(self.slots[s].shape) for s in slots if s not in self.fixed)
+                total += muls * SHARED if i.outputs[0] in self.fixed else muls + TRAFFIC * numbers
+        return total
 
     def products(self, slot: int, axes: tuple[IndexMap, ...]) -> list[_Product]:
         """What an array that is read at `axes` is the sum of.
@@ -295,7 +329,14 @@ class _Traces:
     def product(
         self, chosen: Sequence[_Factor], needed: frozenset[int], like: EdgeInstruction
     ) -> _Factor:
-        """One or two factors multiplied, summed over the labels that are not needed."""
+        """One or two factors multiplied, summed over the labels that are not needed.
+
+        What moves comes first, the larger array of two, so that a product lies as this does.
+        """
+        if not all(factor.slot in self.fixed for factor in chosen):
+            chosen = sorted(chosen, key=lambda f: (f.slot in self.fixed, -len(f.labels)))
+        if len(chosen) == 2 and chosen[1].slot in self.fixed:
+            chosen = [chosen[0], self.laid_out(chosen[1], chosen[0], needed)]
         names: dict[int, int] = {}
         for factor in chosen:
             for axis in factor.axes:
@@ -313,8 +354,38 @@ class _Traces:
             if all(factor.slot in self.fixed for factor in chosen):
                 self.fixed.add(slot)
             made = replace(like, operation=operation, inputs=key[1], outputs=(slot,))
+            self.places[slot] = len(self.made)
             self.made.append(made)
-        return _Factor(self.known[key], tuple(label(name) for name in kept))
+        slot = self.known[key]
+        self.read.update(key[1])
+        lies = self.made[self.places[slot]]
+        assert isinstance(lies, EdgeInstruction)
+        assert isinstance(lies.operation, Einsum)
+        own_names = {own: name for name, own in names.items()}
+        return _Factor(slot, tuple(label(own_names[own]) for own in lies.operation.output))
+
+    def laid_out(self, fixed: _Factor, moving: _Factor, needed: frozenset[int]) -> _Factor:
+        """A product of weights with the axes last that are summed with what moves, in its order.
+
+        Nothing is transposed then where the two are multiplied.
+        """
+        place = self.places.get(fixed.slot)
+        if place is None or fixed.slot in self.read:
+            return fixed
+        names = [axis.labels[0] for axis in fixed.axes]
+        other = [name for axis in moving.axes for name in axis.labels]
+
+        def position(k: int) -> int:
+            return -1 if names[k] in needed or names[k] not in other else other.index(names[k])
+
+        order = sorted(range(len(names)), key=position)
+        made = self.made[place]
+        assert isinstance(made, EdgeInstruction)
+        assert isinstance(made.operation, Einsum)
+        operation = replace(made.operation, output=tuple(made.operation.output[k] for k in order))
+        self.made[place] = replace(made, operation=operation)
+        self.slots[fixed.slot] = Slot(operation.shape, self.slots[fixed.slot].dtype)
+        return _Factor(fixed.slot, tuple(fixed.axes[k] for k in order))
 
 
 def _is_real(slot: Slot) -> bool:
@@ -360,25 +431,34 @@ def _cheapest(
     extents = dict(sizes)
     everything = (1 << len(factors)) - 1
     sets = range(1, everything + 1)
-
-    def members(chosen: int) -> list[int]:
-        return [k for k in range(len(factors)) if chosen >> k & 1]
-
-    within = {s: frozenset().union(*(factors[k] for k in members(s))) for s in sets}
-    kept = {s: within[s] & within.get(everything ^ s, frozenset()) for s in sets}
-    common = {s: all(shared[k] for k in members(s)) for s in sets}
-    best: dict[int, tuple[float, int]] = {1 << k: (0.0, 0) for k in range(len(factors))}
+    within: dict[int, frozenset[int]] = {0: frozenset()}
+    for chosen in sets:
+        last = chosen.bit_length() - 1
+        within[chosen] = within[chosen ^ 1 << last] | factors[last]
+    common = {s: all(shared[k] for k in range(len(factors)) if s >> k & 1) for s in sets}
+    kept = {s: within[s] & within[everything ^ s] for s in sets}
+    numbers = {s: math.prod([extents[name] for name in kept[s]]) for s in sets}
+    best: dict[int, tuple[float, int]] = {}
+    for k, labels in enumerate(factors):  # as they are read, with what nothing else has
+        kept[1 << k], best[1 << k] = labels, (0.0, 0)
+        numbers[1 << k] = math.prod([extents[name] for name in labels])
+    whole = _is_connected(factors)
     for chosen in sets:  # all parts of a set are smaller numbers
+        if common[chosen] and numbers[chosen] > MAX_SHARED and chosen & (chosen - 1):
+            continue
         part = (chosen - 1) & chosen
         while part > chosen ^ part:
             rest = chosen ^ part
-            inside = (kept[part] if part & (part - 1) else within[part]) | (
-                kept[rest] if rest & (rest - 1) else within[rest]
-            )
-            box = math.prod(extents[name] for name in inside)
-            cost = best[part][0] + best[rest][0] + box * (SHARED if common[chosen] else 1)
-            if chosen not in best or cost < best[chosen][0]:
-                best[chosen] = cost, part
+            if part in best and rest in best and not (whole and kept[part].isdisjoint(kept[rest])):
+                box = math.prod([extents[name] for name in kept[part] | kept[rest]])
+                cost = best[part][0] + best[rest][0]
+                if common[chosen]:
+                    cost += box * SHARED
+                else:
+                    moving = [numbers[s] for s in (part, rest) if not common[s]]
+                    cost += box + TRAFFIC * (numbers[chosen] + sum(moving))
+                if chosen not in best or cost < best[chosen][0]:
+                    best[chosen] = cost, part
             part = (part - 1) & chosen
     pairs: list[tuple[int, int]] = []
     standing = [1 << k for k in range(len(factors))]
@@ -395,3 +475,15 @@ def _cheapest(
 
     multiply(everything)
     return tuple(pairs)
+
+
+def _is_connected(factors: Sequence[frozenset[int]]) -> bool:
+    """Whether no factors stand apart from the others, without a label in common."""
+    reached, rest = factors[0], list(factors[1:])
+    while rest:
+        near = [labels for labels in rest if not labels.isdisjoint(reached)]
+        if not near:
+            return False
+        rest = [labels for labels in rest if labels.isdisjoint(reached)]
+        reached = reached.union(*near)
+    return True
