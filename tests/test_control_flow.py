@@ -11,7 +11,6 @@ from jax import lax
 
 from graphax_lapl import (
     NonlinearRuleError,
-    NotDifferentiableError,
     computational_graph,
     hessve,
     jacve,
@@ -309,7 +308,7 @@ def test_what_must_not_be_differentiated_and_does_not_move() -> None:
     x = jnp.asarray([0.1, 0.5, 0.9])
     for order in ("auto", "forward", "reverse"):
         assert_same(jacve(carried_beside, order=order)(x), jax.jacrev(carried_beside)(x))
-    with pytest.raises(NotDifferentiableError, match="Unexpected tangent"):
+    with pytest.raises(RuntimeError, match="Unexpected tangent"):
         jacve(not_to_be_moved)(x)
 
 

@@ -127,7 +127,7 @@ def hessian_blocks(prepared: Prepared, order: Any, sparse: bool) -> list[list[li
     except NO_MODE_ERRORS:  # no reverse mode, as of a while loop
         first = jax.jacfwd(outputs)
         what = f"{traced.name} has no derivative that could be differentiated once more"
-        with no_rule_refused(what, "", NO_MODE_ERRORS):
+        with no_rule_refused(what, "", NO_MODE_ERRORS, rules_run=True):
             jax.eval_shape(first, leaves)
     tuned = as_autotune(order)
     if tuned is not None:  # the candidates by name are about another operator

@@ -43,9 +43,11 @@ __all__ = ["has_arrays", "has_plain_equations", "in_numbers", "is_small_program"
 
 #: Most numbers that a program computes: each of them is an operation to compile.
 MAX_COMPUTED = 1536
-#: How many more there may be before those that are known or equal are taken out: three quarters of
-#: what is put together from blocks of a Runge-Kutta step are zeros.
-UNSETTLED = 4
+#: How many more there may be before those that are known or equal are taken out.
+UNSETTLED = 2
+#: The same where all results are few numbers: three quarters of what is put together from blocks of
+#: a Runge-Kutta step are zeros. Larger results that are mostly zeros are better filled as arrays.
+UNSETTLED_WHERE_FEW, FEW = 4, 256
 #: For a single input, most kernels of numbers for each one that the arrays have within ...
 KERNELS = 2
 #: ... and most operations that XLA writes into kernels, repeated for every reader: compiling as
@@ -195,7 +197,9 @@ def _is_small(jaxpr: Any) -> bool:
         return False
     if not all(math.prod(atom.aval.shape) for atom in atoms):
         return False
-    return not jaxpr.effects and 0 < computed(jaxpr) <= UNSETTLED * MAX_COMPUTED
+    results = sum(math.prod(atom.aval.shape) for atom in jaxpr.outvars)
+    unsettled = UNSETTLED_WHERE_FEW if results <= FEW else UNSETTLED
+    return not jaxpr.effects and 0 < computed(jaxpr) <= unsettled * MAX_COMPUTED
 
 
 def _stored(jaxpr: Any) -> int:

@@ -25,7 +25,7 @@ import numpy as np
 
 from ..edges.masks import Limit, pattern_mask
 from ..edges.unify import Unsolvable
-from ..errors import GraphaxLaplError
+from ..errors import NO_MODE_ERRORS, GraphaxLaplError
 from ..graph.listing import Equation, scan_counts
 from .bodies import Aligned, Body, body_of, jaxprs_of
 from .entry_patterns import entry_patterns, given_integers, through_body
@@ -49,7 +49,7 @@ def diagonal_pairs(equation: Equation) -> Pairs | None:
     find = {"scan": _scan, "while": _while, "cond": _cond}[equation.name]
     try:
         return find(equation)
-    except (GraphaxLaplError, NotImplementedError, Unsolvable):
+    except (GraphaxLaplError, *NO_MODE_ERRORS, Unsolvable):
         return None  # an operation inside has no structure on its own; the whole may be fine
 
 
@@ -236,7 +236,7 @@ def _backward_known(equation: Equation, i: int, k: int, types: tuple[Any, ...]) 
     try:
         body = Body(jax.make_jaxpr(pulled)(jax.eval_shape(out, *types), *types), moving=0)
         return _known_of(body, 0, 0)
-    except (GraphaxLaplError, NotImplementedError, Unsolvable):
+    except (GraphaxLaplError, *NO_MODE_ERRORS, Unsolvable):
         return (), None
     finally:
         _in_backward.reset(token)
@@ -291,7 +291,7 @@ def _solution_known(equation: Equation, i: int, k: int) -> Known:
         return (), None
     try:
         return _known_of(Body(solve, moving=place), place, k)
-    except (GraphaxLaplError, NotImplementedError, Unsolvable):
+    except (GraphaxLaplError, *NO_MODE_ERRORS, Unsolvable):
         return (), None
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from ..edges.masks import MAX_MASK
 from ..edges.unify import Unsolvable
-from ..errors import GraphaxLaplError
+from ..errors import NO_MODE_ERRORS, GraphaxLaplError
 from ..graph.listing import Equation, scan_counts
 from .bodies import Body, body_of, jaxprs_of
 from .boolean_columns import Patterns, Pushed, TooLarge, columns_of, identities, limited
@@ -73,7 +73,7 @@ def entry_patterns(equation: Equation, given: Given) -> Patterns:
     try:
         with limited():
             return find(equation, _unpacked(given))
-    except (GraphaxLaplError, NotImplementedError, Unsolvable, TooLarge):
+    except (GraphaxLaplError, *NO_MODE_ERRORS, Unsolvable, TooLarge):
         return {}
 
 
