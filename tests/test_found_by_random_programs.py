@@ -102,3 +102,19 @@ def test_a_rule_of_an_argument_that_is_not_differentiated() -> None:
 
     result = jax.grad(lambda w: loss(jacve, w))(X)
     assert_same(result, jax.grad(lambda w: loss(jax.jacrev, w))(X))
+
+
+@pytest.mark.parametrize("batch", [0, 3, 300])
+@pytest.mark.parametrize("order", [*ORDERS, "auto"])
+def test_reshapes_that_take_dimensions_in_another_order(order: str, batch: int) -> None:
+    """Alone and in programs of numbers."""
+
+    def fun(x: Any) -> Any:
+        y = lax.reshape(jnp.sin(x), (6,), (1, 0))
+        return jnp.stack([y[0] * y[1], y[2] * y[3]]) * x[0, 0]
+
+    ours, theirs = jacve(fun, order), jax.jacfwd(fun)
+    if batch:
+        ours, theirs = jax.vmap(ours), jax.vmap(theirs)
+    x = np.random.default_rng(4).uniform(0.2, 1.3, (batch, 2, 3) if batch else (2, 3))
+    assert_same(jax.jit(ours)(x), theirs(x))

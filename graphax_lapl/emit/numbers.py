@@ -322,6 +322,13 @@ def _apart(params: dict[str, Any], operand: Numbers) -> list[Numbers]:
     return np.split(operand, ends, axis)
 
 
+def _reshaped(params: dict[str, Any], operand: Numbers) -> Numbers:
+    # `lax.reshape` may be told to take the dimensions in another order.
+    order = params.get("dimensions")
+    turned = operand if order is None else operand.transpose(order)
+    return turned.reshape(params["new_sizes"])
+
+
 def _several(result: Any) -> list[Numbers]:
     """Results of a move as arrays of numbers: what numpy takes out of an array of one is bare."""
     found = result if isinstance(result, list) else [result]
@@ -340,7 +347,7 @@ MOVES: dict[str, Callable[..., Any]] = {
     "iota": lambda params: _counting(params),
     "reduce_sum": lambda params, operand: operand.sum(tuple(params["axes"])),
     "reduce_prod": lambda params, operand: operand.prod(tuple(params["axes"])),
-    "reshape": lambda params, operand: operand.reshape(params["new_sizes"]),
+    "reshape": _reshaped,
     "scatter-add": _added,
     "rev": lambda params, operand: np.flip(operand, params["dimensions"]),
     "slice": _slice,
