@@ -16,6 +16,7 @@ from jax import Array, dtypes, lax, tree_util
 from ..errors import InvalidArgumentError, InvalidTypeError
 from ..graph.tracing import Traced, check_callable, check_flags
 from ..program.counts import work_per_sample
+from ..program.instructions import Program
 from ..program.laplacian import FirstOrder, LaplacianPrograms, Metric
 from ..rules.second_order import SecondOrderGraph
 from .hessian_parts import hessian_vector_product
@@ -58,6 +59,9 @@ PULLED_BACK = 1.03
 WINDOW_WEIGHT = 8
 #: How many cuts are tried.
 MAX_CUTS = 2
+#: Columns that alone take so many times the work of a whole program are not carried on; what is
+#: left to tidy in them was less than a fifth.
+HOPELESS = 1.5
 
 
 def laplacian_ve(
@@ -212,27 +216,55 @@ def laplacian_plan(
     those of a narrow vertex that they pass through: "auto" compares all, a named order cuts only.
     """
 
-    def plans(graph: SecondOrderGraph, orders: Sequence[EliminationOrder]) -> Iterator[Plan]:
-        programs = LaplacianPrograms(graph, metric, jacobian, first)
+    def plans(
+        programs: LaplacianPrograms,
+        graph: SecondOrderGraph,
+        orders: Sequence[EliminationOrder],
+        choices: Sequence[int | None],
+    ) -> Iterator[Plan]:
         for order, cut in itertools.product(orders, choices):
             program = programs.program(order.vertices, cut)
             if program is not None:
                 yield Plan(graph.graph, order, program, again=True)
 
-    def work(plan: Plan) -> float:
+    def work(graph: SecondOrderGraph, program: Program) -> float:
         # Under `vmap` the parameters stay, so what depends on them alone is computed once.
-        moving = [plan.program.inputs[k] for k in moving_inputs]
-        weight = WINDOW_WEIGHT if has_windows and not plan.graph.listing.whole_windows else 1
-        return weight * work_per_sample(plan.program, moving)
-
-    def preferred(plan: Plan) -> float:
-        # Columns that are pushed on use each sum where it is made. Pulled back, sums wait for
-        # the end, where XLA computes them inside other loops.
-        return work(plan) * (1 if plan.order.method == "forward" else PULLED_BACK)
+        moving = [program.inputs[k] for k in moving_inputs]
+        weight = WINDOW_WEIGHT if has_windows and not graph.graph.listing.whole_windows else 1
+        return weight * work_per_sample(program, moving)
 
     def best(orders: Sequence[EliminationOrder]) -> Plan:
-        found = (plan for graph in prepared.second_choices for plan in plans(graph, orders))
-        return min(found, key=preferred)
+        found: tuple[float, Plan] | None = None
+        for graph in prepared.second_choices:
+            programs = LaplacianPrograms(graph, metric, jacobian, first)
+            left = choices if programs.has_cuts else (None,)
+            if not first.square and (len(left) > 1 or found):
+                left = worthwhile(programs, graph, left, found[0] if found else math.inf)
+            for plan in plans(programs, graph, orders, left):
+                # Columns that are pushed on use each sum where it is made. Pulled back, sums wait
+                # for the end, where XLA computes them inside other loops.
+                pulled = 1 if plan.order.method == "forward" else PULLED_BACK
+                preferred = work(graph, plan.program) * pulled
+                if found is None or preferred < found[0]:
+                    found = preferred, plan
+        assert found is not None
+        return found[1]
+
+    def worthwhile(
+        programs: LaplacianPrograms,
+        graph: SecondOrderGraph,
+        choices: Sequence[int | None],
+        found: float,
+    ) -> tuple[int | None, ...]:
+        """The cut whose columns are found with the least work; none if that alone is too much.
+
+        To carry columns on takes the same work, wherever they come from. (Not with the square of
+        the first derivative, which is added to them at the end.)
+        """
+        columns = ((cut, programs.columns(cut)) for cut in choices)
+        works = {cut: work(graph, program) for cut, program in columns if program is not None}
+        least = min(works, key=works.__getitem__)
+        return (least,) if works[least] < HOPELESS * found else ()
 
     has_windows = len(prepared.second_choices) > 1
     choices: tuple[int | None, ...] = (None, *range(MAX_CUTS)) if compress else (None,)

@@ -92,6 +92,11 @@ class LaplacianPrograms:
         self._start = _Laplacian(graph, metric, jacobian, first)
         self._with_columns: dict[int | None, _Laplacian | None] = {}
 
+    @property
+    def has_cuts(self) -> bool:
+        """Whether there is a vertex to cut at."""
+        return bool(self._start.cuts)
+
     def program(self, order: Sequence[VertexName], cut: int | None = None) -> Program | None:
         """The program that carries columns in an order.
 
@@ -106,10 +111,18 @@ class LaplacianPrograms:
             with `jacobian`, the Jacobian with respect to every leaf. None where there is no such
             cut.
         """
+        made = self._made(cut)
+        return None if made is None else made.carried(order)
+
+    def columns(self, cut: int | None) -> Program | None:
+        """What programs with this cut hold before columns are carried; None without such a cut."""
+        made = self._made(cut)
+        return None if made is None else made.until_carried()
+
+    def _made(self, cut: int | None) -> _Laplacian | None:
         if cut not in self._with_columns:
             self._with_columns[cut] = self._start.with_columns(cut)
-        made = self._with_columns[cut]
-        return None if made is None else made.carried(order)
+        return self._with_columns[cut]
 
 
 class _Laplacian(Carrier):
@@ -190,6 +203,13 @@ class _Laplacian(Carrier):
             self.curvatures, self.spans, self.weighted_spans, self.metric.scale
         )
         self.drift_columns(self.local, self.drift, self.found_columns)
+
+    def until_carried(self) -> Program:
+        """The program up to here; its values are what carrying reads, and the Jacobian."""
+        edges = [*self.local.values(), *self.found_columns.values()]
+        edges += [edge for row in self.whole.values() for edge in row.values()]
+        read = sorted({slot for _, slots in edges for slot in slots})
+        return replace(self.program, values=read).without_dead_code(None)
 
     def carried(self, order: Sequence[VertexName]) -> Program:
         """The complete program whose columns are carried in an order."""
