@@ -22,6 +22,7 @@ from ..rules.site import OpaqueMap
 from .assembly import assemble
 from .few_samples import for_few_samples
 from .numbers import BATCH
+from .selections import pulled_by_places, pushed_by_places, written_by_places
 from .small_loops import for_batches, is_small_loop
 
 __all__ = [
@@ -46,9 +47,11 @@ class LinearMap:
     Attributes:
         kept: the way back for rows of some outputs to several inputs, where it was kept when the
             equation was evaluated, and the places of `out` and `into` among these.
+        places: of an equation that selects, which input each output is, axes (batch..., core).
     """
 
     kept: tuple[Callable[[dict[int, Array]], Sequence[Array]], int, int] | None = None
+    places: Array | None = None
 
     def __init__(self, reference: OpaqueMap, values: Sequence[Any], types: Sequence[Any]):
         """Hold the point; an input without a value (the equation is linear in it) is zero."""
@@ -106,6 +109,8 @@ class LinearMap:
 
         With `L(z) = A z + B conj(z)`, A is `(L(z) - i L(i z)) / 2` and B acts on `conj(z)`.
         """
+        if self.places is not None:
+            return pushed_by_places(self.places, tangents)
         if self.reference.conjugate is None:
             return _by_parts(self._push, tangents, self.point.dtype)
         seeds = tangents.astype(self.point.dtype)
@@ -119,6 +124,9 @@ class LinearMap:
 
         JAX's `vjp` of `L(z) = A z + B conj(z)` is `P(c) = A^T c + conj(B^T c)`.
         """
+        if self.places is not None:
+            size = math.prod(self.point.shape) // max(1, math.prod(self.places.shape[:-1]))
+            return pulled_by_places(self.places, cotangents, size)
         if self.reference.conjugate is None:
             out = jax.eval_shape(self.along, *self.points)
             return _by_parts(self._pull, cotangents, out.dtype)
@@ -349,6 +357,8 @@ def _permute(stacked: Array, order: Sequence[int]) -> Array:
 
 def apply_opaque(operation: OpaqueOperation, linear: LinearMap, *arrays: Array) -> Array:
     """Apply a map to seeds of shape `(*extra, *batch, *core)`, or write it out as an array."""
+    if isinstance(operation, MaterializeOpaque) and linear.places is not None:
+        return written_by_places(operation, linear.places, linear.point.dtype)
     seeds = _seeds(operation, linear, arrays)
     moved = linear.pull(seeds) if is_reversed(operation) else linear.push(seeds)
     return _result(operation, moved)
@@ -399,7 +409,10 @@ def _seeds(operation: OpaqueOperation, linear: LinearMap, arrays: Sequence[Array
     core = out if operation.by_rows else into
     count = math.prod(core)
     # As identities are written out elsewhere: XLA applies the map to both of them once.
-    identity = lax.reshape(assemble(_identity(core), (), linear.point.dtype), (count, *core))
+    dtype = linear.point.dtype
+    if operation.by_rows and jnp.issubdtype(dtype, jnp.complexfloating):
+        dtype = jax.eval_shape(linear.along, *linear.points).dtype  # one transform, not two
+    identity = lax.reshape(assemble(_identity(core), (), dtype), (count, *core))
     places = [0, *range(1 + len(batch), 1 + len(batch) + len(core))]
     return lax.broadcast_in_dim(identity, (count, *batch, *core), places)
 
