@@ -98,14 +98,14 @@ def test_complex_arguments() -> None:
     np.testing.assert_allclose(ours, jax.jacfwd(fun, holomorphic=True)(z), atol=1e-10)
 
 
-@pytest.mark.parametrize("name", ["between functions", "turned phases", "layers"])
+@pytest.mark.parametrize("name", ["between functions", "spectral derivative", "layers"])
 def test_one_of_many_samples_has_its_slopes_only(name: str) -> None:
     fun, shape = FUNCTIONS[name]
     x = jnp.asarray(RNG.normal(size=shape))
     plan, other = make_plan(fun, x), make_plan(fun, x, order="reverse")
     work = [work_per_sample(p.program, p.moving) for p in (plan, other)]
     assert work[0] < work[1] / 2
-    assert plan.predicted_work < 1.1 * other.predicted_work
+    assert plan.predicted_work < 1.25 * other.predicted_work
 
 
 def test_weights_that_are_differentiated_stay_where_they_are() -> None:

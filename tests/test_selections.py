@@ -95,3 +95,16 @@ def test_one_sort_gives_value_and_jacobian() -> None:
     text = jax.jit(jax.vmap(jacve(fun))).lower(x).compile().as_text()
     assert text.count(" sort(") == 1
     assert selections.selecting(make_plan(fun, x[0]).program)
+
+
+@pytest.mark.parametrize("name", ["squared gaps", "rows behind", "largest", "columns before"])
+def test_devices_sort_their_own(name: str) -> None:
+    fun, shape = FUNCTIONS[name]
+    x = jnp.asarray(RNG.normal(size=(2, *shape)))
+    mesh = jax.make_mesh((1,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+    split = jax.sharding.PartitionSpec("i")
+    for order in ("forward", "reverse"):
+        own = jax.shard_map(
+            jax.vmap(jacve(fun, order=order)), mesh=mesh, in_specs=split, out_specs=split
+        )
+        np.testing.assert_allclose(jax.jit(own)(x), jax.vmap(jax.jacrev(fun))(x), atol=1e-12)

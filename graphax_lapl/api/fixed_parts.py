@@ -15,7 +15,7 @@ from .plan import Plan
 __all__ = ["with_fixed_parts_first"]
 
 #: A single evaluation may take so many times the work of the cheapest order.
-MORE_WORK = 1.1
+MORE_WORK = 1.25
 #: One of many samples takes at most this part of its work.
 LESS_WORK = 0.5
 

@@ -24,6 +24,7 @@ from .few_samples import for_few_samples
 from .numbers import BATCH
 from .selections import pulled_by_places, pushed_by_places, written_by_places
 from .small_loops import for_batches, is_small_loop
+from .varying import varying_like
 
 __all__ = [
     "LinearMap",
@@ -34,7 +35,6 @@ __all__ = [
     "is_reversed",
     "pull_sums",
     "pull_together",
-    "varying_like",
     "written_together",
 ]
 
@@ -303,24 +303,6 @@ def _by_columns(operations: Sequence[MaterializeOpaque], maps: Sequence[LinearMa
             own = lax.transpose(own, [*range(1, own.ndim), 0])
         arrays.append(lax.reshape(own, operation.shape))
     return arrays
-
-
-def varying_like(array: Array, others: Sequence[Any]) -> Array:
-    """An array, marked as one that differs between devices where one of the others does.
-
-    Inside `jax.shard_map` an equation takes operands of one kind, as it did when it was traced.
-    """
-    axes = frozenset().union(*map(_varying_axes, others)) - _varying_axes(array)
-    return lax.pcast(array, tuple(sorted(axes)), to="varying") if axes else array
-
-
-def _varying_axes(value: Any) -> frozenset[str]:
-    """Axes of a mesh along which devices hold different values; JAX 0.11 renamed the attribute."""
-    type_ = jax.typeof(value)
-    axes: frozenset[str] | None = getattr(type_, "vma", None)
-    if axes is None:
-        axes = getattr(getattr(type_, "manual_axis_type", None), "varying", None)
-    return axes or frozenset()
 
 
 def _by_parts(apply: Callable[[Array], Array], seeds: Array, dtype: Any) -> Array:

@@ -16,6 +16,7 @@ from jax import Array, lax
 from ..edges.operations import MaterializeOpaque
 from ..program.instructions import OpaqueInstruction, Program
 from ..rules.site import OpaqueMap
+from .varying import varying_like
 
 __all__ = [
     "pulled_by_places",
@@ -64,7 +65,10 @@ def values_and_places(
     moving = [values[k] for k in chosen]
     if not moving:
         return equation.evaluate(*values), [None] * len(equation.outputs)
-    positions = [lax.broadcasted_iota(value.dtype, value.shape, along) for value in moving]
+    positions = [
+        varying_like(lax.broadcasted_iota(value.dtype, value.shape, along), [value])
+        for value in moving
+    ]
     results, places = jax.jvp(at, moving, positions)
     told = [jnp.issubdtype(place.dtype, jnp.floating) for place in places]
     if equation.name == "sort":  # one operand's places are not read off another one
@@ -87,6 +91,7 @@ def selected_places(reference: OpaqueMap, places: Sequence[Array | None] | None)
 
 def pushed_by_places(places: Array, tangents: Array) -> Array:
     """Tangents of shape `(count, *batch, in)` as those of what is selected."""
+    tangents, places = varying_like(tangents, [places]), varying_like(places, [tangents])
     return jax.vmap(lambda own: jnp.take_along_axis(own, places, -1))(tangents)
 
 
@@ -97,8 +102,9 @@ def pulled_by_places(places: Array, cotangents: Array, size: int) -> Array:
     cotangents are gathered, which takes less than adding each of them in its place.
     """
     shape = places.shape[:-1]
-    order = jnp.zeros((*shape, size), jnp.int32)
+    order = varying_like(jnp.zeros((*shape, size), jnp.int32), [places])
     numbers = lax.broadcasted_iota(jnp.int32, places.shape, places.ndim - 1) + 1
+    numbers = varying_like(numbers, [places])
     order = jnp.put_along_axis(order, places, numbers, axis=-1, inplace=False)
     read = order > 0
     readers = jnp.maximum(order - 1, 0)
@@ -110,9 +116,8 @@ def written_by_places(operation: MaterializeOpaque, places: Array, dtype: Any) -
     """The array of a map that selects, by comparing positions: part of whatever reads it."""
     whole, split = operation.map_shape, operation.opaque.batch + operation.opaque.outputs
     chosen = lax.broadcast_in_dim(places, whole, range(split))
-    written = lax.convert_element_type(
-        chosen == lax.broadcasted_iota(jnp.int32, whole, split), dtype
-    )
+    positions = varying_like(lax.broadcasted_iota(jnp.int32, whole, split), [places])
+    written = lax.convert_element_type(chosen == positions, dtype)
     if not operation.columns_first:
         return written
     return lax.transpose(written, [*range(split, len(whole)), *range(split)])
