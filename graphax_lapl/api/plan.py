@@ -294,6 +294,11 @@ class Plan:
             again=True,
         )
 
+    @property
+    def moving(self) -> set[int]:
+        """Slots of the inputs that are differentiated, or come with the operator."""
+        return self._moving(self.program)
+
     def _moving(self, program: Program) -> set[int]:
         """Inputs of the program that are differentiated, or come with the operator."""
         listing, graph = self.graph.listing, self.graph

@@ -35,6 +35,7 @@ from .compressed import cheaper_compressed, compressed_plan, suits
 from .compression import COMPRESSED_ORDERS, Compressed
 from .fallbacks import Fallback, announce, noted_fallbacks, refuse
 from .few_samples import attached, with_few_samples
+from .fixed_parts import with_fixed_parts_first
 from .orders import EliminationOrder, is_strategy, parting_orders, resolve_order
 from .placement import specs_of
 from .plan import Plan
@@ -466,7 +467,7 @@ def _cheapest(prepared: Prepared) -> Plan:
         if order.method == "forward" and best is not None and best.program.longest_sum > LONG_SUM:
             break
     assert best is not None
-    return best
+    return with_fixed_parts_first(begun, best)
 
 
 def _numbers(graph: ComputationalGraph, names: Iterable[Any]) -> int:

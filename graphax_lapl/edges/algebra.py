@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from .consolidate import consolidate
-from .contract import materialize_all, simplify, take_real
+from .contract import materialize_all, simplify
 from .draft import Draft, DraftFactor
 from .limits import common_limits
 from .maps import IndexMap, label, renamed
@@ -382,9 +382,7 @@ def _product(
                     continue
                 if draft is joined[0][0]:
                     writer.ad += solved.box(set(solved.sizes))
-                simplify(solved, writer)
-                if real:
-                    take_real(solved, writer)
+                simplify(solved, writer, real)
                 items += finished_items(solved)
     return Product(tuple(items), tuple(writer.steps), writer.ad)
 

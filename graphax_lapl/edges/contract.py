@@ -17,16 +17,25 @@ from .maps import IndexMap, label
 from .operations import ApplyOpaque, Assemble, Einsum, MaterializeOpaque, Read, RecipeWriter
 from .terms import Factor, intern_structure
 
-__all__ = ["materialize_all", "multiply_out", "simplify", "take_real"]
+__all__ = ["materialize_all", "multiply_out", "simplify"]
 
 
-def simplify(draft: Draft, writer: RecipeWriter) -> None:
-    """Bring the product of a draft without open equations to its working form."""
+def simplify(draft: Draft, writer: RecipeWriter, real: bool = False) -> None:
+    """Bring the product of a draft without open equations to its working form.
+
+    Args:
+        draft: the product.
+        writer: takes the operations.
+        real: whether the real part of the product is meant.
+    """
     draft.drop_trivial_labels()
+    is_real = not real
     if draft.factors:
-        _resolve_opaque(draft, writer)
+        is_real |= _resolve_opaque(draft, writer, real)
         _sum_labels(draft, writer)
         _multiply_contained(draft, writer)
+    if not is_real:
+        _take_real(draft, writer)
 
 
 def multiply_out(draft: Draft, writer: RecipeWriter) -> None:
@@ -35,7 +44,7 @@ def multiply_out(draft: Draft, writer: RecipeWriter) -> None:
         _multiply(draft, writer, draft.factors[:2], frozenset())
 
 
-def take_real(draft: Draft, writer: RecipeWriter) -> None:
+def _take_real(draft: Draft, writer: RecipeWriter) -> None:
     """Replace the draft's values by their real parts."""
     if not draft.factors:
         draft.coefficient = complex(draft.coefficient).real
@@ -175,13 +184,16 @@ def _multiply_contained(draft: Draft, writer: RecipeWriter) -> None:
         _multiply(draft, writer, list(best), frozenset())
 
 
-def _resolve_opaque(draft: Draft, writer: RecipeWriter) -> None:
+def _resolve_opaque(draft: Draft, writer: RecipeWriter, real: bool) -> bool:
+    """Leave no opaque factor but one that stands alone; whether the real part was taken."""
+    is_real = False
     while True:
         opaque = [f for f in draft.factors if f.factor.opaque]
         item = opaque[0] if opaque else None
         if item is None or (len(draft.factors) == 1 and _stands_alone(draft, item.factor)):
-            return
-        _apply(draft, item, writer)
+            return is_real
+        scaled = isinstance(draft.coefficient, complex)
+        is_real |= _apply(draft, item, writer, real and not scaled)
 
 
 def _stands_alone(draft: Draft, factor: Factor) -> bool:
@@ -198,8 +210,12 @@ def _stands_alone(draft: Draft, factor: Factor) -> bool:
     )
 
 
-def _apply(draft: Draft, item: DraftFactor, writer: RecipeWriter) -> None:
-    """Apply an opaque factor to its neighbours, or write it out where that is cheaper."""
+def _apply(draft: Draft, item: DraftFactor, writer: RecipeWriter, real: bool) -> bool:
+    """Apply an opaque factor to its neighbours, or write it out where that is cheaper.
+
+    With `real` a map between real and complex arrays may be applied to all others at once, in the
+    mode that gives the real part of the product. Returns whether it was.
+    """
     factor, opaque = item.factor, item.factor.opaque
     assert opaque is not None
     split = opaque.batch + opaque.outputs
@@ -213,7 +229,8 @@ def _apply(draft: Draft, item: DraftFactor, writer: RecipeWriter) -> None:
     if batch_plain and not factor.conj:
         batch_labels = {name for axis in batch for name in axis.labels}
         for reverse in (True, False):
-            if not (opaque.reverse if reverse else opaque.forward):
+            takes_real = not (opaque.reverse if reverse else opaque.forward)
+            if takes_real and not (real and opaque.real):
                 continue
             near, far = factor.axes[opaque.batch : split], factor.axes[split:]
             if not reverse:
@@ -225,6 +242,8 @@ def _apply(draft: Draft, item: DraftFactor, writer: RecipeWriter) -> None:
             if any(f.factor.opaque is not None for f in group):
                 continue
             rest = [f for f in draft.factors if f is not item and f not in group]
+            if takes_real and (rest or not group):
+                continue
             elsewhere |= {n for f in rest for n in f.labels}
             involved = near_labels.union(*(f.labels for f in group)) - batch_labels
             extra = tuple(sorted(involved & elsewhere))
@@ -236,7 +255,7 @@ def _apply(draft: Draft, item: DraftFactor, writer: RecipeWriter) -> None:
     # Seeds that nothing multiplies are an identity: its image is the map's array, by one name.
     if best is None or best[0] > limit or (best[0] == limit and not best[2]):
         _materialize(item, writer)
-        return
+        return False
     _, forward, group, extra = best
     reverse = not forward
     near = factor.axes[opaque.batch : split] if reverse else factor.axes[split:]
@@ -272,3 +291,4 @@ def _apply(draft: Draft, item: DraftFactor, writer: RecipeWriter) -> None:
     for name in [n for n in draft.sizes if n not in alive]:
         if name in used:
             draft.forget(name)  # summed inside the application
+    return not (opaque.reverse if reverse else opaque.forward)

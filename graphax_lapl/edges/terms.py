@@ -76,6 +76,8 @@ class Opaque:
         joined: whether rows go back to other inputs of the equation by the same evaluation.
         columns: of a loop that carries few numbers, the columns of all inputs, which are pushed
             through it at once; None elsewhere.
+        real: of a map between real and complex arrays that has one of both modes only, whether the
+            other one gives the real part of a product.
     """
 
     batch: int
@@ -85,6 +87,7 @@ class Opaque:
     work: int | None = None
     joined: bool = False
     columns: int | None = None
+    real: bool = False
 
     def pushes_sooner_than(self, rows: int) -> bool:
         """Whether all columns take less than so many rows, which store every step of a loop."""

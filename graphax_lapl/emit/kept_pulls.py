@@ -26,9 +26,10 @@ from ..program.instructions import (
 )
 from ..rules.opaque import needs_all_tangents
 from .joined_pulls import JOINED, may_join
-from .opaque import differentiable, is_reversed, varying_like
+from .opaque import differentiable, is_reversed
 from .small_loops import is_small_loop
 from .summed_pulls import SummedPulls
+from .varying import varying_like
 
 __all__ = ["Kept", "kept_pulls", "value_and_pull"]
 

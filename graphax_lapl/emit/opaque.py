@@ -22,7 +22,9 @@ from ..rules.site import OpaqueMap
 from .assembly import assemble
 from .few_samples import for_few_samples
 from .numbers import BATCH
+from .selections import pulled_by_places, pushed_by_places, written_by_places
 from .small_loops import for_batches, is_small_loop
+from .varying import varying_like
 
 __all__ = [
     "LinearMap",
@@ -33,7 +35,6 @@ __all__ = [
     "is_reversed",
     "pull_sums",
     "pull_together",
-    "varying_like",
     "written_together",
 ]
 
@@ -46,9 +47,11 @@ class LinearMap:
     Attributes:
         kept: the way back for rows of some outputs to several inputs, where it was kept when the
             equation was evaluated, and the places of `out` and `into` among these.
+        places: of an equation that selects, which input each output is, axes (batch..., core).
     """
 
     kept: tuple[Callable[[dict[int, Array]], Sequence[Array]], int, int] | None = None
+    places: Array | None = None
 
     def __init__(self, reference: OpaqueMap, values: Sequence[Any], types: Sequence[Any]):
         """Hold the point; an input without a value (the equation is linear in it) is zero."""
@@ -106,6 +109,8 @@ class LinearMap:
 
         With `L(z) = A z + B conj(z)`, A is `(L(z) - i L(i z)) / 2` and B acts on `conj(z)`.
         """
+        if self.places is not None:
+            return pushed_by_places(self.places, tangents)
         if self.reference.conjugate is None:
             return _by_parts(self._push, tangents, self.point.dtype)
         seeds = tangents.astype(self.point.dtype)
@@ -119,6 +124,9 @@ class LinearMap:
 
         JAX's `vjp` of `L(z) = A z + B conj(z)` is `P(c) = A^T c + conj(B^T c)`.
         """
+        if self.places is not None:
+            size = math.prod(self.point.shape) // max(1, math.prod(self.places.shape[:-1]))
+            return pulled_by_places(self.places, cotangents, size)
         if self.reference.conjugate is None:
             out = jax.eval_shape(self.along, *self.points)
             return _by_parts(self._pull, cotangents, out.dtype)
@@ -297,24 +305,6 @@ def _by_columns(operations: Sequence[MaterializeOpaque], maps: Sequence[LinearMa
     return arrays
 
 
-def varying_like(array: Array, others: Sequence[Any]) -> Array:
-    """An array, marked as one that differs between devices where one of the others does.
-
-    Inside `jax.shard_map` an equation takes operands of one kind, as it did when it was traced.
-    """
-    axes = frozenset().union(*map(_varying_axes, others)) - _varying_axes(array)
-    return lax.pcast(array, tuple(sorted(axes)), to="varying") if axes else array
-
-
-def _varying_axes(value: Any) -> frozenset[str]:
-    """Axes of a mesh along which devices hold different values; JAX 0.11 renamed the attribute."""
-    type_ = jax.typeof(value)
-    axes: frozenset[str] | None = getattr(type_, "vma", None)
-    if axes is None:
-        axes = getattr(getattr(type_, "manual_axis_type", None), "varying", None)
-    return axes or frozenset()
-
-
 def _by_parts(apply: Callable[[Array], Array], seeds: Array, dtype: Any) -> Array:
     """A map of real arrays on complex seeds: of their real and imaginary parts."""
     if jnp.iscomplexobj(seeds) and not jnp.issubdtype(dtype, jnp.complexfloating):
@@ -349,6 +339,8 @@ def _permute(stacked: Array, order: Sequence[int]) -> Array:
 
 def apply_opaque(operation: OpaqueOperation, linear: LinearMap, *arrays: Array) -> Array:
     """Apply a map to seeds of shape `(*extra, *batch, *core)`, or write it out as an array."""
+    if isinstance(operation, MaterializeOpaque) and linear.places is not None:
+        return written_by_places(operation, linear.places, linear.point.dtype)
     seeds = _seeds(operation, linear, arrays)
     moved = linear.pull(seeds) if is_reversed(operation) else linear.push(seeds)
     return _result(operation, moved)
@@ -399,7 +391,10 @@ def _seeds(operation: OpaqueOperation, linear: LinearMap, arrays: Sequence[Array
     core = out if operation.by_rows else into
     count = math.prod(core)
     # As identities are written out elsewhere: XLA applies the map to both of them once.
-    identity = lax.reshape(assemble(_identity(core), (), linear.point.dtype), (count, *core))
+    dtype = linear.point.dtype
+    if operation.by_rows and jnp.issubdtype(dtype, jnp.complexfloating):
+        dtype = jax.eval_shape(linear.along, *linear.points).dtype  # one transform, not two
+    identity = lax.reshape(assemble(_identity(core), (), dtype), (count, *core))
     places = [0, *range(1 + len(batch), 1 + len(batch) + len(core))]
     return lax.broadcast_in_dim(identity, (count, *batch, *core), places)
 

@@ -44,6 +44,7 @@ from .products import as_exact, matrix_product, sum_with_weights, vector_first
 from .recipes import operate
 from .regions import Body, evaluated, sum_of_products, summed
 from .rows import row_hessian
+from .selections import selected_places, selecting, values_and_places
 from .sines import Pair, sine_and_cosine, sine_and_cosine_inside
 from .stored import block_storage, cast_to, stored_arrays
 from .summed_pulls import SummedPulls, summed_pulls
@@ -90,6 +91,8 @@ def run_program(program: Program, inputs: Sequence[Any], holding: Holding = _NOT
         joined = {k: group for k, group in joined_pulls(program).items() if apart.isdisjoint(group)}
         kept = kept_pulls(program, joined, summed)
         ways: dict[int, tuple[Any, int, int]] = {}
+        select = selecting(program)
+        places: dict[int, Sequence[Array | None]] = {}
         early: dict[int, Sequence[Any]] = {}
         pairs: dict[int, Pair] = {}
         totals = {r.place: r for r in holding.regions.values() if r.sines}
@@ -119,6 +122,10 @@ def run_program(program: Program, inputs: Sequence[Any], holding: Holding = _NOT
                 results, pull = value_and_pull(kept[k], values)
                 if pull is not None:
                     ways.update((slot, (pull, out, into)) for slot, out, into in kept[k].maps)
+            elif isinstance(instruction, PrimalInstruction) and id(instruction.equation) in select:
+                results, places[id(instruction.equation)] = values_and_places(
+                    instruction.equation, values
+                )
             elif instruction.outputs and (sine := holding.sines.get(instruction.outputs[0])):
                 if sine.argument not in pairs:
                     pairs[sine.argument] = _pair(sine, values[0], inexact)
@@ -139,6 +146,9 @@ def run_program(program: Program, inputs: Sequence[Any], holding: Holding = _NOT
                 results = (
                     early.pop(k) if k in early else _execute(instruction, values, dot, of_partials)
                 )
+            if places and isinstance(instruction, OpaqueInstruction):
+                reference = instruction.reference
+                results[0].places = selected_places(reference, places.get(id(reference.equation)))
             for slot, result in zip(instruction.outputs, results, strict=True):
                 if slot in ways:
                     result.kept = ways[slot]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from copy import copy
 from dataclasses import replace
@@ -461,3 +462,22 @@ class Begun:
         edges = {u: {**row} for u, row in self._edges.items()}
         into = {v: {**column} for v, column in self._into.items()}
         return self._builder.fork().finish(order, max_work, edges, into)
+
+    def between_fixed_arrows(self) -> frozenset[VertexName]:
+        """Vertices whose arrows no input moves; none where no two of them have numbers to multiply.
+
+        The same numbers then stand there for every sample of a batch.
+        """
+        builder, graph = self._builder, self.graph
+        moving = [builder.primal[graph.by_name[name].variable] for name in graph.inputs]
+        fixed = builder.program.unreached(moving)
+        numbers: Counter[VertexName] = Counter()
+        moved: set[VertexName] = set()
+        for u, row in self._edges.items():
+            for v, (_, slots) in row.items():
+                if fixed.issuperset(slots):
+                    numbers.update((u, v) if slots else ())
+                else:
+                    moved.update((u, v))
+        still = frozenset(v for v in graph.eliminable if v not in moved)
+        return still if any(numbers[v] > 1 for v in still) else frozenset()

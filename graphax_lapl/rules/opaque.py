@@ -7,6 +7,7 @@ primitive.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
@@ -144,7 +145,8 @@ def _triangular_solve(site: Site, i: int, k: int) -> list[Piece]:
 def _fft(site: Site, i: int, k: int) -> list[Piece]:
     """Linear along the transformed dimensions."""
     count = len(site.shape(i)) - len(site.params["fft_lengths"])
-    return site.opaque(i, k, range(count), range(count))
+    work = 2 * max(1, math.ceil(math.log2(max(1, math.prod(site.params["fft_lengths"])))))
+    return site.opaque(i, k, range(count), range(count), work=work, slot="joint")
 
 
 #: Primitives whose rule is for where they stand in their own tangent programs, applied to tangents.

@@ -314,6 +314,7 @@ class Site:
             halves = (False, True)
         # JAX pushes real tangents into a complex output, and pulls real cotangents back to a
         # complex input, with the meaning that terms have; not the other way round.
+        real = forward and reverse and complex_in != complex_out
         forward = forward and (complex_out or not complex_in)
         reverse = reverse and (complex_in or not complex_out)
         shape_in, shape_out = self.shape(i), self.outputs[k].shape
@@ -331,7 +332,7 @@ class Site:
             *(names_in[d] for d in range(len(shape_in))),
         ]
         limits = _limits_of_labels(limits, names, sizes)
-        opaque = Opaque(len(batch_in), len(core_out), forward, reverse, work, joined, columns)
+        opaque = Opaque(len(batch_in), len(core_out), forward, reverse, work, joined, columns, real)
         arguments = tuple(
             None
             if self.listing.value(atom) is None or (slot and (slot == "joint" or place == i))
