@@ -215,8 +215,8 @@ class _Selections:
             new = self.factors(parts, known, sizes, math.prod(term.sizes))
             if new != parts:
                 factors = tuple(
-                    Factor(axes, self.slots[slot].shape, f.conj)
-                    for (slot, axes), f in zip(new, term.factors, strict=True)
+                    f if part == old else Factor(part[1], self.slots[part[0]].shape, f.conj)
+                    for part, old, f in zip(new, parts, term.factors, strict=True)
                 )
                 term = replace(term, factors=factors)
             terms.append(term)
