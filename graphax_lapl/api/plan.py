@@ -52,6 +52,7 @@ from ..program.recomputation import compared_with_results, shared_work
 from ..program.regions import regions
 from ..program.repetition import numbers_of_layers, repeated_by_samples, rows_of_samples
 from ..program.scaled_rows import scaled_rows
+from ..program.selections import with_selections
 from ..program.signs import signs_inside
 from ..program.sines import sines
 from .orders import EliminationOrder
@@ -193,6 +194,7 @@ class Plan:
             program = contracted_last(weights_first(program))
         if not sparse:
             program = oriented(program if self.again else signs_inside(divided_after_sums(program)))
+        program = with_selections(program)
         write: Callable[..., Any] = stored_arrays if sparse else dense_block
 
         def run(

@@ -81,11 +81,12 @@ def _local(
     fun: Callable[..., Array],
     arguments: list[Reference],
     slope: str = "elementwise",
+    mask: bool = False,
 ) -> Reference:
     """The partial, computed on arrays as small as its operands allow."""
     shapes = {shape_of(argument, site.listing) for argument in arguments}
     shape = shapes.pop() if len(shapes) == 1 else np.broadcast_shapes(*shapes)
-    return Local(name, fun, tuple(arguments), shape, slope)
+    return Local(name, fun, tuple(arguments), shape, slope, mask)
 
 
 def _halves_at_ties(x: Array, y: Array, sign: Callable[[Array, Array], Array]) -> Array:
@@ -319,7 +320,9 @@ def _clamp(site: Site, i: int, k: int) -> list[Piece]:
     """clamp(low, x, high): one strictly inside for x, one beyond for the bounds."""
     del k
     arguments = [site.value(0), site.value(1), site.value(2)]
-    return site.diagonal(i, _local(site, f"dclamp{i}", _CLAMP_MASKS[i], arguments, "constant"))
+    return site.diagonal(
+        i, _local(site, f"dclamp{i}", _CLAMP_MASKS[i], arguments, "constant", True)
+    )
 
 
 def _clamp_low(low: Array, x: Array, high: Array) -> Array:
@@ -408,7 +411,8 @@ def _select_n(site: Site, i: int, k: int) -> list[Piece]:
         if few or not _is_product(site.listing, site.equation.inputs[i]):
             return site.piece([count], axes, axes)
     selected = _selects(i - 1, site.outputs[0].dtype)
-    return site.diagonal(i, _local(site, f"case {i - 1}", selected, [site.value(0)], "constant"))
+    mask_ = _local(site, f"case {i - 1}", selected, [site.value(0)], "constant", mask=True)
+    return site.diagonal(i, mask_)
 
 
 def has_finite_slopes(equation: Equation) -> bool:

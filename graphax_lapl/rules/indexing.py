@@ -121,7 +121,7 @@ def _around_box(site: Site, choices: tuple[np.ndarray, Local | None] | None) -> 
         return lax.dynamic_update_slice(ones, lax.full(window, 0, ones.dtype), starts)
 
     arguments = tuple(site.value(2 + d) for d in range(rank))
-    return _masked(pieces, Local("kept", kept, arguments, shape, "constant"))
+    return _masked(pieces, Local("kept", kept, arguments, shape, "constant", True))
 
 
 def _masked(pieces: Sequence[Piece], mask: Local) -> list[Piece]:
@@ -284,7 +284,7 @@ def _traced_scatter(site: Site, i: int, k: int) -> list[Piece]:
         def kept(indices: Array) -> Array:
             return (winners(indices) < 0).astype(dtype)
 
-        return site.diagonal(0, Local("kept", kept, (site.value(1),), shape, "constant"))
+        return site.diagonal(0, Local("kept", kept, (site.value(1),), shape, "constant", True))
     if site.params["mode"] not in MODES:
         return site.opaque(i, k)
     choices = row_choices(site, 1, dtype)

@@ -64,6 +64,7 @@ class Local:
         slope: what is known of its own derivative: "elementwise" (a diagonal along every argument),
             "constant" (zero almost everywhere, and taken as zero), "unknown", or a function of
             the `Local` that returns pairs of an argument's position and a `Piece`.
+        mask: whether it holds ones where a tangent is selected, and zeros elsewhere.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Local:
     arguments: tuple[Reference, ...]
     shape: tuple[int, ...]
     slope: str | Callable[..., Any] = "unknown"
+    mask: bool = False
 
 
 @immutable

@@ -1,0 +1,391 @@
+"""Selections: what a mask leaves out is zero, also where what it meets is infinite or NaN.
+
+The derivative of `select_n` is a diagonal of zeros and ones, and a product with it is a product:
+zero times an infinite slope is NaN, where JAX, which selects tangents, has zero. The program is
+followed for two things: which slots are zero wherever a mask is (products of a mask with anything),
+and which may hold infinite numbers where the inputs are finite. Where two such slots meet in a
+product, the second one is selected by the mask before. What meets no singular slot stays a product.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from jax import Array, lax
+
+from ..edges.maps import IndexMap, constant, label
+from ..edges.operations import Assemble, Combine, Einsum, Overlay, Read
+from ..edges.terms import Factor, Structure, Term, with_terms
+from ..rules.elementwise import FINITE_SLOPES, LAYING_OUT, has_finite_slopes
+from ..rules.site import Local
+from .instructions import (
+    Block,
+    ConstantInstruction,
+    EdgeInstruction,
+    Instruction,
+    LocalInstruction,
+    PrimalInstruction,
+    Program,
+    Slot,
+)
+
+__all__ = ["with_selections"]
+
+#: A slot is followed as zero outside of so many masks, each a union of so many.
+MAX_COVERS, MAX_UNION = 4, 4
+#: A factor of a sum may grow to so many numbers where it is selected.
+MAX_GROWN = 1 << 14
+#: Equations whose values are finite numbers where their arguments are, but for overflow.
+FINITE_VALUES = frozenset(
+    """
+    abs and argmax argmin clamp concatenate conv_general_dilated cummax cummin cumsum dot_general
+    dynamic_slice dynamic_update_slice eq floor ceil round gather ge gt imag iota is_finite le lt
+    max min ne not or pad real reduce_and reduce_max reduce_min reduce_or reduce_sum rev scatter
+    scatter-add select_n sign slice sort split stop_gradient xor
+    """.split()  # noqa: SIM905
+).union(LAYING_OUT)
+#: Names of partials that are finite wherever their arguments are.
+FINITE_PARTIALS = frozenset([f"d{name}" for name in FINITE_SLOPES])
+
+
+@dataclass(frozen=True)
+class View:
+    """How the mask in a slot is read: one map per axis, over labels (or a slot's axes)."""
+
+    slot: int
+    axes: tuple[IndexMap, ...]
+
+
+#: Masks at least one of which is one wherever a slot is not zero.
+Cover = frozenset[View]
+#: A slot and how it is read.
+Part = tuple[int, tuple[IndexMap, ...]]
+
+
+def with_selections(program: Program) -> Program:
+    """The program with factors selected where a mask meets what may be infinite or NaN.
+
+    Args:
+        program: the complete program; it comes back as it is where no mask meets such a factor.
+    """
+    if not any(isinstance(i, LocalInstruction) and i.local.mask for i in program.instructions):
+        return program
+    selections = _Selections(program)
+    for instruction in program.instructions:
+        selections.follow(instruction)
+    blocks = [[selections.block(block) for block in row] for row in program.blocks]
+    if not selections.selected:
+        return program
+    return replace(
+        program, slots=selections.slots, instructions=selections.instructions, blocks=blocks
+    )
+
+
+class _Selections:
+    """The new program, and what is known of its slots.
+
+    Attributes:
+        covers: for a slot the covers outside of which it is zero, over its axes.
+        masks: slots that are masks themselves.
+        singular: slots that may hold infinite numbers or NaN where the inputs are finite.
+        selected: selected factors by what they are made of.
+    """
+
+    def __init__(self, program: Program):
+        self.slots = list(program.slots)
+        self.instructions: list[Instruction] = []
+        self.covers: dict[int, tuple[Cover, ...]] = {}
+        self.masks: set[int] = set()
+        self.singular: set[int] = set()
+        self.selected: dict[object, Part] = {}
+
+    def follow(self, instruction: Instruction) -> None:
+        """Add an instruction, with selections in front of it."""
+        made = instruction
+        if isinstance(instruction, EdgeInstruction):
+            operation = instruction.operation
+            if isinstance(operation, Einsum):
+                made = self.product(instruction, operation)
+            elif isinstance(operation, Combine):
+                self.sum(instruction, operation)
+            elif isinstance(operation, Assemble):
+                made = self.assembled(instruction, operation)
+        elif isinstance(instruction, LocalInstruction) and instruction.local.mask:
+            self.is_mask(instruction.outputs[0])
+        if not _is_finite(instruction) or not self.singular.isdisjoint(instruction.inputs):
+            self.singular.update(instruction.outputs)
+        self.instructions.append(made)
+
+    def is_mask(self, slot: int) -> None:
+        """Remember that a slot holds zeros and ones."""
+        axes = tuple(label(k) for k in range(len(self.slots[slot].shape)))
+        self.covers[slot] = (frozenset({View(slot, axes)}),)
+        self.masks.add(slot)
+
+    def product(self, root: EdgeInstruction, operation: Einsum) -> EdgeInstruction:
+        """A product with its factors selected by one another's masks."""
+        sizes, (result,) = dict(operation.sizes), root.outputs
+        parts = [(s, r.axes) for s, r in zip(root.inputs, operation.reads, strict=True)]
+        known = [self.read(part, sizes) for part in parts]
+        room = max(MAX_GROWN, math.prod(operation.shape))
+        new = self.factors(parts, known, sizes, room)
+        made = root
+        if new != parts:
+            # A mask that has selected the other factor is done with.
+            left = [k for k, (slot, _) in enumerate(new) if slot not in self.masks]
+            reads = [Read(new[k][1], operation.reads[k].conj) for k in left]
+            inputs = tuple(new[k][0] for k in left)
+            made = replace(root, operation=replace(operation, reads=tuple(reads)), inputs=inputs)
+        if (
+            self.masks.issuperset(root.inputs)
+            and not operation.summed
+            and operation.coefficient == 1
+        ):
+            self.is_mask(result)
+        else:
+            self.keep(result, [c for own in known for c in own], operation.output)
+        return made
+
+    def sum(self, root: EdgeInstruction, operation: Combine) -> None:
+        """What is known of a sum: it is zero where all summands are."""
+        if operation.constant:
+            return
+        known = []
+        for slot, (_, names) in zip(root.inputs, operation.operands, strict=True):
+            axes = tuple(label(name) for name in names)
+            known.append(self.read((slot, axes), dict(operation.sizes)))
+        self.keep(root.outputs[0], _joined(known), operation.output)
+
+    def assembled(self, root: EdgeInstruction, operation: Assemble) -> EdgeInstruction:
+        """A dense array of a structure, and what is known of it."""
+        whole = operation.structure
+        structure, inputs = self.structure(whole, root.inputs)
+        start, known = 0, []
+        for term in whole.terms:
+            own = root.inputs[start : start + len(term.factors)]
+            start += len(term.factors)
+            sizes = dict(enumerate(term.sizes))
+            places = {a.labels[0]: k for k, a in enumerate((*term.out, *term.into)) if a.is_label}
+            found = [
+                _moved(cover, {n: label(k) for n, k in places.items()}, {})
+                for slot, factor in zip(own, term.factors, strict=True)
+                for cover in self.read((slot, factor.axes), sizes)
+            ]
+            known.append([cover for cover in found if cover is not None])
+        self.keep(root.outputs[0], _joined(known), tuple(range(len(operation.shape))))
+        if inputs == root.inputs:
+            return root
+        return replace(root, operation=Assemble(structure), inputs=inputs)
+
+    def factors(
+        self,
+        parts: Sequence[Part],
+        known: Sequence[Sequence[Cover]],
+        sizes: Mapping[int, int],
+        room: int,
+    ) -> list[Part]:
+        """The factors of a product, the singular ones selected by the masks of the others."""
+        new = list(parts)
+        for place, part in enumerate(parts):
+            if part[0] not in self.singular or not self.slots[part[0]].array:
+                continue
+            own = {*known[place]}
+            others = [c for k, covers in enumerate(known) if k != place for c in covers]
+            for cover in dict.fromkeys(others):
+                if cover not in own:
+                    new[place] = self.select(new[place], cover, sizes, room)
+        return new
+
+    def structure(
+        self, structure: Structure, slots: tuple[int, ...]
+    ) -> tuple[Structure, tuple[int, ...]]:
+        """A structure with the singular factors of its terms selected."""
+        terms: list[Term] = []
+        inputs: list[int] = []
+        start = 0
+        for term in structure.terms:
+            own = slots[start : start + len(term.factors)]
+            start += len(term.factors)
+            sizes = dict(enumerate(term.sizes))
+            parts = [(s, f.axes) for s, f in zip(own, term.factors, strict=True)]
+            known = [self.read(part, sizes) for part in parts]
+            new = self.factors(parts, known, sizes, math.prod(term.sizes))
+            if new != parts:
+                factors = tuple(
+                    f if part == old else Factor(part[1], self.slots[part[0]].shape, f.conj)
+                    for part, old, f in zip(new, parts, term.factors, strict=True)
+                )
+                term = replace(term, factors=factors)
+            terms.append(term)
+            inputs += [slot for slot, _ in new]
+        if tuple(inputs) == tuple(slots):
+            return structure, slots
+        return with_terms(structure, terms), tuple(inputs)
+
+    def block(self, block: Block) -> Block:
+        """A block with the factors of its terms selected."""
+        if block.structure is None or len(block.slots) != len(block.structure.factors):
+            return block
+        structure, slots = self.structure(block.structure, block.slots)
+        return block if slots == block.slots else replace(block, structure=structure, slots=slots)
+
+    def read(self, part: Part, sizes: Mapping[int, int]) -> list[Cover]:
+        """What is known of a slot, in terms of the labels that it is read by."""
+        slot, axes = part
+        places = dict(enumerate(axes))
+        found = (_moved(cover, places, sizes) for cover in self.covers.get(slot, ()))
+        return [cover for cover in found if cover is not None]
+
+    def keep(self, slot: int, covers: Iterable[Cover], output: tuple[int, ...]) -> None:
+        """Remember what is known of a slot, of covers whose labels are all in the output."""
+        places = {name: label(k) for k, name in enumerate(output)}
+        moved = dict.fromkeys(_moved(cover, places, {}) for cover in covers)
+        found = [cover for cover in moved if cover is not None]
+        if found:
+            self.covers[slot] = tuple(found[:MAX_COVERS])
+
+    def select(self, part: Part, cover: Cover, sizes: Mapping[int, int], room: int) -> Part:
+        """A factor, selected; as it is where it would grow beyond `room`."""
+        own = {n for axis in part[1] for n in axis.labels}
+        names = {n for view in cover for axis in view.axes for n in axis.labels}
+        if not names <= own and math.prod(sizes[n] for n in names | own) > room:
+            return part
+        key = (part, cover, tuple((n, sizes[n]) for n in sorted(names | own)))
+        if key not in self.selected:
+            found = self.aligned(part, cover) or self.by_labels(part, cover, sizes)
+            self.selected[key] = found
+        return self.selected[key]
+
+    def aligned(self, part: Part, cover: Cover) -> Part | None:
+        """A factor selected as it lies, where its axes are read as those of the masks are."""
+        slot, axes = part
+        shape = self.slots[slot].shape
+        along = []
+        for view in cover:
+            places: list[int] = []
+            for axis, extent in zip(view.axes, self.slots[view.slot].shape, strict=True):
+                here = [
+                    k
+                    for k, own in enumerate(axes)
+                    if own == axis and shape[k] == extent and k not in places
+                ]
+                if not here:
+                    return None
+                places.append(here[0])
+            along.append(tuple(places))
+        order = sorted(zip([v.slot for v in cover], along, strict=True))
+        made = self.local(slot, [m for m, _ in order], tuple(a for _, a in order), shape)
+        return made, axes
+
+    def by_labels(self, part: Part, cover: Cover, sizes: Mapping[int, int]) -> Part:
+        """A factor and masks, read entry by entry, and selected over all labels of both."""
+        slot, axes = part
+        views = sorted(cover, key=lambda view: (view.slot, repr(view.axes)))
+        value, own = self.listed(slot, axes, sizes)
+        read = [self.listed(view.slot, view.axes, sizes) for view in views]
+        names = (*own, *sorted({n for _, labels in read for n in labels} - {*own}))
+        shape = tuple(sizes[n] for n in names)
+        along = [tuple(names.index(n) for n in labels) for _, labels in read]
+        made = self.local(value, [s for s, _ in read], tuple(along), shape)
+        return made, tuple(label(n) for n in names)
+
+    def listed(
+        self, slot: int, axes: tuple[IndexMap, ...], sizes: Mapping[int, int]
+    ) -> tuple[int, tuple[int, ...]]:
+        """An array with one axis per label that it is read by, and these labels."""
+        names = tuple(dict.fromkeys(n for axis in axes for n in axis.labels))
+        shape = tuple(sizes[n] for n in names)
+        if tuple(label(n) for n in names) == axes and shape == self.slots[slot].shape:
+            return slot, names
+        operation = Einsum((Read(axes),), tuple((n, sizes[n]) for n in sorted(names)), names)
+        dtype = self.slots[slot].dtype
+        self.slots.append(Slot(shape, dtype))
+        made = len(self.slots) - 1
+        self.instructions.append(EdgeInstruction(operation, (slot,), (made,), dtype))
+        return made, names
+
+    def local(
+        self,
+        slot: int,
+        masks: Sequence[int],
+        along: tuple[tuple[int, ...], ...],
+        shape: tuple[int, ...],
+    ) -> int:
+        """The slot of an array that is selected where one of the masks is one."""
+        places = tuple(range(len(self.slots[slot].shape)))
+        selected = Local("selected", _selected(shape, places, along), (), shape)
+        self.slots.append(Slot(shape, self.slots[slot].dtype))
+        made = len(self.slots) - 1
+        self.singular.add(made)
+        self.instructions.append(LocalInstruction(selected, (slot, *masks), (made,)))
+        return made
+
+
+def _is_finite(instruction: Instruction) -> bool:
+    """Whether finite numbers come out of an instruction where finite ones go in."""
+    if isinstance(instruction, LocalInstruction):
+        local = instruction.local
+        return local.slope == "constant" or local.name in FINITE_PARTIALS
+    if isinstance(instruction, PrimalInstruction):
+        return instruction.equation.name in FINITE_VALUES or has_finite_slopes(instruction.equation)
+    if isinstance(instruction, EdgeInstruction):
+        return isinstance(instruction.operation, Einsum | Combine | Overlay | Assemble)
+    return isinstance(instruction, ConstantInstruction)
+
+
+def _moved(cover: Cover, places: Mapping[int, IndexMap], sizes: Mapping[int, int]) -> Cover | None:
+    """A cover with its labels replaced; None where one has no place."""
+    views = []
+    for view in cover:
+        axes = []
+        for axis in view.axes:
+            total = constant(axis.offset)
+            for name, part in axis.parts:
+                if name not in places:
+                    return None
+                moved = IndexMap(0, ((name, part),)).substituted(name, places[name], sizes)
+                if moved is None:
+                    return None
+                total = total.plus(moved, sizes)
+            axes.append(total)
+        views.append(View(view.slot, tuple(axes)))
+    return frozenset(views)
+
+
+def _joined(known: Sequence[Sequence[Cover]]) -> list[Cover]:
+    """What covers a sum: what covers all summands, else a union of what covers each."""
+    if not all(known):
+        return []
+    shared = [cover for cover in known[0] if all(cover in own for own in known[1:])]
+    if shared:
+        return shared
+    union = frozenset().union(*[own[0] for own in known])
+    return [union] if len(union) <= MAX_UNION else []
+
+
+@lru_cache(maxsize=1 << 10)
+def _selected(
+    shape: tuple[int, ...], places: tuple[int, ...], along: tuple[tuple[int, ...], ...]
+) -> Callable[..., Array]:
+    """Selects an array of some axes by masks of some axes of the result."""
+
+    def laid(value: Array, axes: tuple[int, ...]) -> Array:
+        order = sorted(range(len(axes)), key=axes.__getitem__)
+        if order != list(range(len(axes))):
+            value = lax.transpose(value, order)
+        axes = tuple(sorted(axes))
+        return value if len(axes) == len(shape) else lax.broadcast_in_dim(value, shape, axes)
+
+    def chosen(value: Array, *masks: Array) -> Array:
+        there: Array | None = None
+        for mask, axes in zip(masks, along, strict=True):
+            one = laid(lax.ne(mask, lax.full_like(mask, 0)), axes)
+            there = one if there is None else lax.bitwise_or(there, one)
+        assert there is not None
+        value = laid(value, places)
+        return lax.select(there, value, lax.full_like(value, 0))
+
+    return chosen
