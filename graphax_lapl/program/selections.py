@@ -130,7 +130,8 @@ class _Selections:
         sizes, (result,) = dict(operation.sizes), root.outputs
         parts = [(s, r.axes) for s, r in zip(root.inputs, operation.reads, strict=True)]
         known = [self.read(part, sizes) for part in parts]
-        room = max(MAX_GROWN, math.prod(operation.shape))
+        # What is summed may be a product of matrices, which one more axis would make an array.
+        room = 0 if operation.summed else max(MAX_GROWN, math.prod(operation.shape))
         new = self.factors(parts, known, sizes, room)
         made = root
         if new != parts:
