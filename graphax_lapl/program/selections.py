@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 from jax import Array, lax
 
@@ -169,9 +170,14 @@ class _Selections:
             own = root.inputs[start : start + len(term.factors)]
             start += len(term.factors)
             sizes = dict(enumerate(term.sizes))
-            places = {a.labels[0]: k for k, a in enumerate((*term.out, *term.into)) if a.is_label}
+            axes = enumerate(zip((*term.out, *term.into), operation.shape, strict=True))
+            places = {
+                a.labels[0]: label(k)
+                for k, (a, extent) in axes
+                if a.is_label and sizes[a.labels[0]] == extent
+            }
             found = [
-                _moved(cover, {n: label(k) for n, k in places.items()}, {})
+                _moved(cover, places, dict(enumerate(operation.shape)))
                 for slot, factor in zip(own, term.factors, strict=True)
                 for cover in self.read((slot, factor.axes), sizes)
             ]
@@ -243,7 +249,8 @@ class _Selections:
     def keep(self, slot: int, covers: Iterable[Cover], output: tuple[int, ...]) -> None:
         """Remember what is known of a slot, of covers whose labels are all in the output."""
         places = {name: label(k) for k, name in enumerate(output)}
-        moved = dict.fromkeys(_moved(cover, places, {}) for cover in covers)
+        sizes = dict(enumerate(self.slots[slot].shape))
+        moved = dict.fromkeys(_moved(cover, places, sizes) for cover in covers)
         found = [cover for cover in moved if cover is not None]
         if found:
             self.covers[slot] = tuple(found[:MAX_COVERS])
@@ -345,7 +352,7 @@ def _moved(cover: Cover, places: Mapping[int, IndexMap], sizes: Mapping[int, int
         for axis in view.axes:
             total = constant(axis.offset)
             for name, part in axis.parts:
-                if name not in places:
+                if name not in places or not _is_within(part, places[name], sizes):
                     return None
                 moved = IndexMap(0, ((name, part),)).substituted(name, places[name], sizes)
                 if moved is None:
@@ -354,6 +361,14 @@ def _moved(cover: Cover, places: Mapping[int, IndexMap], sizes: Mapping[int, int
             axes.append(total)
         views.append(View(view.slot, tuple(axes)))
     return frozenset(views)
+
+
+def _is_within(part: Any, read: IndexMap, sizes: Mapping[int, int]) -> bool:
+    """Whether a table is read at its entries alone; beside an array a factor is zero."""
+    if isinstance(part, int):
+        return True
+    positions = read.evaluate(sorted(read.labels), sizes)
+    return bool(positions.min() >= 0 and positions.max() < len(part.values))
 
 
 def _joined(known: Sequence[Sequence[Cover]]) -> list[Cover]:
