@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from graphax_lapl import InvalidOrderError, count_ops, hessve, jacve
+from graphax_lapl import InvalidOrderError, count_ops, hessve, jacve, laplacian_ve
 from tests.checks import ORDERS, assert_same, check_orders, eliminable
 
 pytestmark = pytest.mark.smoke
@@ -382,3 +382,19 @@ def test_sign_of_a_complex_number() -> None:
     x, y = np.array([0.3, -1.2]), np.array([0.5, 0.7])
     found = hessve(lambda x: jnp.sum(jnp.sin(parts(x, y)[0])))(x)
     assert_same(found, jax.hessian(lambda x: jnp.sum(jnp.sin(parts(x, y)[0])))(x))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [jax.nn.softplus, jax.nn.log_sigmoid, jnp.sinc, jax.nn.mish, lambda x: x * jax.nn.relu(x)],
+    ids=["softplus", "log_sigmoid", "sinc", "mish", "relu"],
+)
+@pytest.mark.parametrize("order", ["auto", "forward", "reverse"])
+def test_derivatives_of_a_jacobian_are_those_of_jaxs_rules(function: Any, order: str) -> None:
+    """Where the pieces meet that JAX computes a smooth function by, at zero."""
+    expected = jax.grad(jax.grad(function))(0.0)
+    jacobian = jacve(function, order=order)
+    for derivative in (jax.grad(jacobian), jax.jacfwd(jacobian), jax.jit(jax.grad(jacobian))):
+        np.testing.assert_allclose(derivative(0.0), expected, atol=1e-12)
+    changed = jax.grad(lambda x: laplacian_ve(function)(x))(0.0)
+    np.testing.assert_allclose(changed, jax.grad(jax.grad(jax.grad(function)))(0.0), atol=1e-12)

@@ -34,7 +34,6 @@ from .mutable_arrays import is_mutable, refuse_mutable_arrays
 from .numpy_values import moved, numpy_result
 from .tangent_program import differentiable_outputs, tangent_program
 from .unrolling import written_out
-from .users_rules import is_users_rule
 
 __all__ = ["Rewritten", "Treatment", "flatten_jaxpr"]
 
@@ -139,7 +138,7 @@ class _Inliner:
             results = self.nested(params[INLINED_CALLS[name]], inputs, stack)
             self.callers = outer
             return results
-        if name in CUSTOM_CALLS and not (active or (self.keep_rules and is_users_rule(params))):
+        if name in CUSTOM_CALLS and not (active or self.keep_rules):
             return self.nested(params[CUSTOM_CALLS[name]], inputs, stack)
         if name == "custom_vmap_call" and active:
             # Its derivative is that of its body; its own way through a batch has no transpose.
@@ -453,7 +452,9 @@ def flatten_jaxpr(
         orders: how often the function will be differentiated (one or two). At two, the coefficients
             of inlined tangent programs carry derivatives of their own.
         keep_rules: whether the emitted program may itself be differentiated, so that values of
-            functions with a rule of the user's are to be computed by calls of them.
+            functions with a rule of their own are to be computed by calls of them. Where the pieces
+            of a body meet its equations have other derivatives: `logaddexp` is smooth at equal
+            arguments, the maximum and the magnitude that it is computed by are not.
 
     Returns:
         The listing, and for each output whether it depends differentiably on the inputs.

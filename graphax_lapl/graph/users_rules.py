@@ -16,7 +16,8 @@ __all__ = ["is_users_rule", "rule_is_written_in", "runs_rules"]
 def is_users_rule(params: dict[str, Any]) -> bool:
     """Whether a call's derivative rule was written outside of JAX, as far as can be told.
 
-    JAX's own rules (relu, logsumexp, sinc, ...) are derivatives of what their functions compute.
+    JAX's own rules (relu, logaddexp, sinc, ...) are derivatives of what their functions compute,
+    though not of the pieces that these are computed by, where the pieces meet.
     """
     rule = _written_in(params.get("jvp_jaxpr_fun"))
     if rule is None:
