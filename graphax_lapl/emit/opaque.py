@@ -22,8 +22,8 @@ from ..rules.site import OpaqueMap
 from .assembly import assemble
 from .few_samples import for_few_samples
 from .numbers import BATCH
-from .selections import pulled_by_places, pushed_by_places, written_by_places
 from .small_loops import for_batches, is_small_loop
+from .sorting import pulled_by_places, pushed_by_places, written_by_places
 from .varying import varying_like
 
 __all__ = [

@@ -44,8 +44,8 @@ from .products import as_exact, matrix_product, sum_with_weights, vector_first
 from .recipes import operate
 from .regions import Body, evaluated, sum_of_products, summed
 from .rows import row_hessian
-from .selections import selected_places, selecting, values_and_places
 from .sines import Pair, sine_and_cosine, sine_and_cosine_inside
+from .sorting import selected_places, selecting, values_and_places
 from .stored import block_storage, cast_to, stored_arrays
 from .summed_pulls import SummedPulls, summed_pulls
 

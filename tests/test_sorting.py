@@ -10,7 +10,7 @@ import pytest
 from jax import lax
 
 from graphax_lapl import jacve, laplacian_ve, make_plan
-from graphax_lapl.emit import selections
+from graphax_lapl.emit import sorting
 
 RNG = np.random.default_rng(8)
 WIDE: Any = RNG.normal(size=(6, 9))
@@ -94,7 +94,7 @@ def test_one_sort_gives_value_and_jacobian() -> None:
     x = jnp.asarray(RNG.normal(size=(5, 9)))
     text = jax.jit(jax.vmap(jacve(fun))).lower(x).compile().as_text()
     assert text.count(" sort(") == 1
-    assert selections.selecting(make_plan(fun, x[0]).program)
+    assert sorting.selecting(make_plan(fun, x[0]).program)
 
 
 @pytest.mark.parametrize("name", ["squared gaps", "rows behind", "largest", "columns before"])
