@@ -26,19 +26,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from .algebra import (
-    conjugated,
-    densified,
-    equate,
-    finished_items,
-    sum_of_terms,
-    terms_with_operands,
-)
+from .algebra import densified, sum_of_terms
 from .contract import simplify
 from .draft import Draft
 from .maps import IndexMap
-from .merge import Item
+from .merge import Item, terms_with_operands
 from .operations import Recipe, RecipeWriter
+from .products import conjugated, equate, finished_items
 from .terms import Structure, Term, intern_structure
 from .unify import Unsolvable, solve
 

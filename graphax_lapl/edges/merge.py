@@ -10,12 +10,21 @@ from .draft import Draft, storage_order
 from .maps import label
 from .masks import Limit, either
 from .operations import Combine, Einsum, Read, RecipeWriter
-from .terms import Factor, Number, Term
+from .terms import Factor, Number, Structure, Term
 
-__all__ = ["Item", "merge", "plain_value"]
+__all__ = ["Item", "merge", "plain_value", "terms_with_operands"]
 
 #: A term and the operands that hold its factors.
 Item = tuple[Term, list[int]]
+
+
+def terms_with_operands(structure: Structure, operands: list[int]) -> list[Item]:
+    """Terms with their shares of the operands."""
+    items, start = [], 0
+    for term in structure.terms:
+        items.append((term, operands[start : start + len(term.factors)]))
+        start += len(term.factors)
+    return items
 
 
 def merge(items: list[Item], writer: RecipeWriter) -> list[Item]:

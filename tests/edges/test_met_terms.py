@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from graphax_lapl.edges import algebra
+from graphax_lapl.edges import algebra, products
 from graphax_lapl.edges.maps import IndexMap, constant, label
 from graphax_lapl.edges.terms import Factor, Term, intern_structure
 
@@ -57,10 +57,10 @@ PAIRS = {
 @pytest.mark.parametrize("maps", [SQUARE, PAIRS], ids=["vectors", "matrices"])
 def test_products_are_those_of_solved_equations(maps, monkeypatch):
     compose = algebra.compose.__wrapped__
-    monkeypatch.setattr(algebra, "_product", algebra._product.__wrapped__)
+    monkeypatch.setattr(products, "_product", products._product.__wrapped__)
     pairs = list(itertools.product(maps.values(), repeat=2))
     met = [compose(outer, inner) for outer, inner in pairs]
-    monkeypatch.setattr(algebra, "_met", lambda *_: None)
+    monkeypatch.setattr(products, "_met", lambda *_: None)
     for (outer, inner), recipe in zip(pairs, met, strict=True):
         assert recipe == compose(outer, inner), (outer, inner)
 
@@ -68,7 +68,7 @@ def test_products_are_those_of_solved_equations(maps, monkeypatch):
 def test_labels_at_one_place_and_positions_outside_are_left_to_equations():
     def met(outer, inner, shape):
         extents = (*outer.out_shape, *inner.in_shape)
-        return algebra._met(outer.terms[0], inner.terms[0], shape, extents)
+        return products._met(outer.terms[0], inner.terms[0], shape, extents)
 
     assert met(SQUARE["diagonal"], SQUARE["dense"], (4,)) == (0, 2)
     assert met(SQUARE["dense"], SQUARE["diagonal"], (4,)) == (1,)
