@@ -258,10 +258,12 @@ def prepare(
         )
     key: Hashable | None
     try:
+        with inside(traced.mesh):
+            held = listing_key(listing, traced_again)
         key = (
             orders,
             registry_version(),
-            listing_key(listing),
+            held,
             tuple(traced.differentiated),
             tuple(active),
             traced.n_out,
