@@ -24,7 +24,7 @@ from ..graph.inline import flatten_jaxpr
 from ..graph.keys import Unstable, listing_key
 from ..graph.listing import Listing
 from ..graph.meshes import inside, run_inside
-from ..graph.tracing import Traced, is_traced, trace
+from ..graph.tracing import Traced, check_all_complex, is_traced, trace
 from ..program.builder import Begun
 from ..rules import treatment
 from ..rules.custom import registry_version
@@ -244,13 +244,17 @@ def prepare(
     has_aux: bool = False,
     orders: int = 1,
     strict: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
 ) -> Prepared:
     """Trace and inline one call of `fun`, to be differentiated once or twice.
 
     Raises:
         FallbackError: with `strict`, where a part of `fun` has no rule.
     """
-    traced = trace(fun, args, kwargs, argnums, has_aux)
+    traced = trace(fun, args, kwargs, argnums, has_aux, allow_int)
+    if holomorphic:
+        check_all_complex(traced)
     traced_again = any(is_traced(value) for value in (*traced.leaves, *traced.plain.consts))
     with inside(traced.mesh):
         listing, active = flatten_jaxpr(
