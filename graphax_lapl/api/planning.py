@@ -290,12 +290,14 @@ def plan_for(prepared: Prepared, order: Any, sparse: bool = False) -> Plan:
     Where candidates are timed, `sparse` says what they are to return.
     """
     tuned = as_autotune(order)
+    if isinstance(order, str):
+        order = COMPRESSED_ORDERS.get(order.lower(), order)
+    if not any(prepared.traced.differentiated) and (tuned or isinstance(order, Compressed)):
+        tuned, order = None, "reverse"  # all are integers: there is nothing to choose from
     if tuned is not None:
         return _remembered(prepared, (tuned, sparse), lambda: _tuned(prepared, tuned, sparse))
-    if isinstance(order, str):
-        if order.lower() == "auto":
-            return _remembered(prepared, "auto", lambda: _automatic(prepared))
-        order = COMPRESSED_ORDERS.get(order.lower(), order)
+    if isinstance(order, str) and order.lower() == "auto":
+        return _remembered(prepared, "auto", lambda: _automatic(prepared))
     if isinstance(order, Compressed):
         return _remembered(prepared, order, lambda: _compressed(prepared, order))
     named = is_strategy(order)

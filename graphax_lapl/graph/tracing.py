@@ -229,13 +229,6 @@ def _dtype_of(leaf: Any) -> Any:
     return dtype if dtypes.issubdtype(dtype, dtypes.extended) else dtypes.canonicalize_dtype(dtype)
 
 
-def _is_value(leaf: Any) -> bool:
-    """Whether JAX can return a leaf from a trace; numpy has arrays of words and objects too."""
-    if isinstance(leaf, np.ndarray | np.generic):
-        return bool(dtypes.issubdtype(leaf.dtype, np.number) or leaf.dtype == np.bool_)
-    return _is_array(leaf) or isinstance(leaf, bool | int | float | complex)
-
-
 def _is_moving(leaf: Any, all_static: bool) -> bool:
     """Whether a leaf that is not differentiated becomes an input of the jaxpr."""
     if isinstance(leaf, jax.ShapeDtypeStruct):
@@ -423,9 +416,12 @@ def _rebuilder(
 
 
 def _split_aux(aux: Any) -> tuple[Callable[[Sequence[Any]], Any], list[Any]]:
-    """Separate the array leaves of an auxiliary output, which may hold anything."""
+    """Separate the JAX arrays of an auxiliary output, which may hold anything.
+
+    Numbers and NumPy's arrays do not depend on what is traced, and are returned as they are.
+    """
     flat, tree = tree_util.tree_flatten(aux)
-    is_value = [_is_value(leaf) for leaf in flat]
+    is_value = [isinstance(leaf, jax.Array) for leaf in flat]
     arrays = [leaf for leaf, moves in zip(flat, is_value, strict=True) if moves]
 
     def rebuild(values: Sequence[Any]) -> Any:
