@@ -59,9 +59,12 @@ def alone(entry: Callable[..., Any]) -> Callable[..., Any]:
 
 #: Public entries, with the names of their flags.
 FLAGS: dict[str, tuple[Callable[..., Any], str]] = {
-    "jacve": (jacve, "has_aux count_ops sparse_representation strict"),
-    "value_and_jacve": (value_and_jacve, "has_aux count_ops sparse_representation strict"),
-    "hessve": (hessve, "has_aux sparse_representation strict"),
+    "jacve": (jacve, "has_aux count_ops sparse_representation strict holomorphic allow_int"),
+    "value_and_jacve": (
+        value_and_jacve,
+        "has_aux count_ops sparse_representation strict holomorphic allow_int",
+    ),
+    "hessve": (hessve, "has_aux sparse_representation strict holomorphic"),
     "hessian_diagonal": (hessian_diagonal, "has_aux strict"),
     "laplacian_ve": (laplacian_ve, "has_aux compress strict"),
     "forward_laplacian": (forward_laplacian, "has_aux strict"),

@@ -17,8 +17,14 @@ from .jacobian import rebuild_aux, sparse_leaves
 from .orders import EliminationOrder
 from .plain import hessian_ways
 from .plan import Plan
-from .planning import Prepared, Rows, prepare, programmed
-from .twice import check_real_inputs, follows_rules_of_rules, hessian_blocks
+from .planning import Prepared, Rows, plan_for, prepare, programmed
+from .twice import (
+    check_real_inputs,
+    follows_rules_of_rules,
+    has_complex_inputs,
+    hessian_blocks,
+    is_complex_linear,
+)
 
 __all__ = ["hessian_plan", "hessve"]
 
@@ -35,6 +41,7 @@ def hessve(
     has_aux: bool = False,
     sparse_representation: bool = False,
     strict: bool = False,
+    holomorphic: bool = False,
 ) -> Callable[..., Any]:
     """The Hessian of `fun`, with the sparsity that it has.
 
@@ -44,7 +51,8 @@ def hessve(
     a symmetric block pair one is computed.
 
     Args:
-        fun: a function of real arrays (pytrees) that returns real or complex ones.
+        fun: a function of real arrays (pytrees) that returns real or complex ones, or with
+            `holomorphic` of complex arrays.
         order: as for `jacve`; it decides how first derivatives are accumulated where the Hessian is
             taken as the Jacobian of the gradient (functions with loops, branches or linear
             algebra), and is checked in all cases. "compressed", "compressed_symmetric" and
@@ -58,6 +66,8 @@ def hessve(
             loop or branch that is differentiated as a whole, or a second derivative without closed
             form. Without it such parts are opaque linear maps or differentiated twice, right but
             with less structure, and the log of "graphax_lapl" names them once.
+        holomorphic: a promise that `fun` is a holomorphic function of complex arrays, as in
+            `jax.hessian`; complex second derivatives are returned. It is checked.
 
     Returns:
         A function with the signature of `fun` that returns what `jax.hessian(fun, argnums,
@@ -66,7 +76,8 @@ def hessve(
 
     Raises:
         InvalidArgumentError: for argnums out of range or arguments without arrays.
-        InvalidTypeError: for complex or integer arguments.
+        InvalidTypeError: for integer arguments, and for complex ones without `holomorphic`; with it
+            for real inputs or outputs, and for functions that are not holomorphic.
         InvalidOrderError: for an order that does not fit the function.
         FallbackError: with strict, naming the primitive and the line of the user's code.
 
@@ -78,13 +89,22 @@ def hessve(
          [2. 0.]]
     """
     check_callable(fun)
-    check_flags(has_aux=has_aux, sparse_representation=sparse_representation, strict=strict)
+    check_flags(
+        has_aux=has_aux,
+        sparse_representation=sparse_representation,
+        strict=strict,
+        holomorphic=holomorphic,
+    )
 
     @functools.wraps(fun, updated=())
     def hessian(*args: Any, **kwargs: Any) -> Any:
-        prepared = prepare(fun, args, kwargs, argnums, has_aux, 2, strict)
+        prepared = prepare(fun, args, kwargs, argnums, has_aux, 2, strict, holomorphic)
         traced = prepared.traced
-        check_real_inputs(traced)
+        if not holomorphic:
+            check_real_inputs(traced)
+        elif not is_complex_linear(prepared.graph):
+            first = prepare(fun, args, kwargs, argnums, has_aux, holomorphic=True)
+            plan_for(first, "reverse")  # it refuses what is not holomorphic
         plan = hessian_plan(prepared, order, sparse_representation)
 
         def compute(own: Prepared, _: Any) -> Rows:
@@ -111,6 +131,8 @@ def hessian_plan(prepared: Prepared, order: Any, sparse: bool = False) -> Plan |
         return None  # the compressed Jacobian of the gradient
     if follows_rules_of_rules(prepared) or prepared.second.opaque:
         return None
+    if has_complex_inputs(prepared.traced) and not is_complex_linear(prepared.graph):
+        return None
 
     def build(orders: Sequence[EliminationOrder]) -> Plan:
         rows = build_row_hessian(prepared.second)
@@ -119,7 +141,7 @@ def hessian_plan(prepared: Prepared, order: Any, sparse: bool = False) -> Plan |
         assert program is not None
         return Plan(prepared.graph, orders[0], program)
 
-    ways = {} if sparse else hessian_ways(prepared)
+    ways = {} if sparse or has_complex_inputs(prepared.traced) else hessian_ways(prepared)
     return programmed(prepared, order, "hessian", build, ("reverse",), ways=ways, sparse=sparse)
 
 

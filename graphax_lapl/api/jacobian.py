@@ -6,11 +6,12 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax.numpy as jnp
 from jax import tree_util
 
 from ..edges.terms import intern_structure
 from ..emit.stored import block_storage
-from ..graph.tracing import check_callable, check_flags
+from ..graph.tracing import Traced, check_callable, check_flags
 from ..program.instructions import Block, Program
 from .plan import Plan
 from .planning import Prepared, Rows, plan_for, prepare
@@ -27,6 +28,8 @@ def jacve(
     count_ops: bool = False,
     sparse_representation: bool = False,
     strict: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
 ) -> Callable[..., Any]:
     """The Jacobian of `fun`, accumulated by eliminating vertices in `order`.
 
@@ -48,6 +51,12 @@ def jacve(
             loop or branch that is differentiated as a whole. Without it such parts are opaque
             linear maps, right but with less structure, and the log of "graphax_lapl" names them
             once.
+        holomorphic: a promise that `fun` is holomorphic, as in `jax.jacrev`: raise
+            `InvalidTypeError` where an input or output is not complex. It changes no result:
+            holomorphic functions are differentiated without it too, and functions that are not
+            holomorphic are refused with it too, where JAX returns what means nothing.
+        allow_int: whether arguments at argnums may hold integers and booleans. Their derivatives
+            are zeros of their own dtype, as in `jax.jacrev`.
 
     Returns:
         A function with the signature of `fun` that returns what `jax.jacrev(fun, argnums,
@@ -73,11 +82,22 @@ def jacve(
         count_ops=count_ops,
         sparse_representation=sparse_representation,
         strict=strict,
+        holomorphic=holomorphic,
+        allow_int=allow_int,
     )
 
     @functools.wraps(fun, updated=())
     def jacobian(*args: Any, **kwargs: Any) -> Any:
-        prepared = prepare(fun, args, kwargs, argnums, has_aux, strict=strict)
+        prepared = prepare(
+            fun,
+            args,
+            kwargs,
+            argnums,
+            has_aux,
+            strict=strict,
+            holomorphic=holomorphic,
+            allow_int=allow_int,
+        )
         plan = plan_for(prepared, order, sparse_representation)
         values, tree = _evaluate(prepared, plan, with_values=False, sparse=sparse_representation)
         results: list[Any] = [tree]
@@ -98,6 +118,8 @@ def value_and_jacve(
     count_ops: bool = False,
     sparse_representation: bool = False,
     strict: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
 ) -> Callable[..., Any]:
     """Value and Jacobian of `fun` in one program, like `jax.value_and_grad`.
 
@@ -113,11 +135,22 @@ def value_and_jacve(
         count_ops=count_ops,
         sparse_representation=sparse_representation,
         strict=strict,
+        holomorphic=holomorphic,
+        allow_int=allow_int,
     )
 
     @functools.wraps(fun, updated=())
     def value_and_jacobian(*args: Any, **kwargs: Any) -> Any:
-        prepared = prepare(fun, args, kwargs, argnums, has_aux, strict=strict)
+        prepared = prepare(
+            fun,
+            args,
+            kwargs,
+            argnums,
+            has_aux,
+            strict=strict,
+            holomorphic=holomorphic,
+            allow_int=allow_int,
+        )
         plan = plan_for(prepared, order, sparse_representation)
         values, tree = _evaluate(prepared, plan, with_values=True, sparse=sparse_representation)
         count = prepared.traced.n_out
@@ -139,7 +172,24 @@ def _evaluate(
         return values, sparse_leaves(plan.pruned(with_values), blocks) if sparse else blocks
 
     values, rows = prepared.within(compute, prepared.columns)
-    return values, nested(prepared, rows)
+    return values, nested(prepared, _with_integers(prepared.traced, rows, sparse))
+
+
+def _with_integers(traced: Traced, rows: list[list[Any]], sparse: bool) -> list[list[Any]]:
+    """Blocks of all leaves, with zeros where a leaf is an integer."""
+    if all(type_ is None for type_ in traced.in_leaves):
+        return rows
+
+    def zeros(shape: tuple[int, ...], type_: Any) -> Any:
+        if sparse:
+            return SparseJacobian(intern_structure(shape, type_.shape, ()), (), type_.dtype)
+        return jnp.zeros((*shape, *type_.shape), type_.dtype)
+
+    whole = []
+    for variable, row in zip(traced.closed.jaxpr.outvars, rows, strict=False):
+        blocks, shape = iter(row), variable.aval.shape
+        whole.append([next(blocks) if t is None else zeros(shape, t) for t in traced.in_leaves])
+    return whole
 
 
 def sparse_leaves(

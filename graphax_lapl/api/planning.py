@@ -24,7 +24,7 @@ from ..graph.inline import flatten_jaxpr
 from ..graph.keys import Unstable, listing_key
 from ..graph.listing import Listing
 from ..graph.meshes import inside, run_inside
-from ..graph.tracing import Traced, is_traced, trace
+from ..graph.tracing import Traced, check_all_complex, is_traced, trace
 from ..program.builder import Begun
 from ..rules import treatment
 from ..rules.custom import registry_version
@@ -244,13 +244,17 @@ def prepare(
     has_aux: bool = False,
     orders: int = 1,
     strict: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
 ) -> Prepared:
     """Trace and inline one call of `fun`, to be differentiated once or twice.
 
     Raises:
         FallbackError: with `strict`, where a part of `fun` has no rule.
     """
-    traced = trace(fun, args, kwargs, argnums, has_aux)
+    traced = trace(fun, args, kwargs, argnums, has_aux, allow_int)
+    if holomorphic:
+        check_all_complex(traced)
     traced_again = any(is_traced(value) for value in (*traced.leaves, *traced.plain.consts))
     with inside(traced.mesh):
         listing, active = flatten_jaxpr(
@@ -258,10 +262,12 @@ def prepare(
         )
     key: Hashable | None
     try:
+        with inside(traced.mesh):
+            held = listing_key(listing, traced_again)
         key = (
             orders,
             registry_version(),
-            listing_key(listing),
+            held,
             tuple(traced.differentiated),
             tuple(active),
             traced.n_out,
@@ -284,12 +290,14 @@ def plan_for(prepared: Prepared, order: Any, sparse: bool = False) -> Plan:
     Where candidates are timed, `sparse` says what they are to return.
     """
     tuned = as_autotune(order)
+    if isinstance(order, str):
+        order = COMPRESSED_ORDERS.get(order.lower(), order)
+    if not any(prepared.traced.differentiated) and (tuned or isinstance(order, Compressed)):
+        tuned, order = None, "reverse"  # all are integers: there is nothing to choose from
     if tuned is not None:
         return _remembered(prepared, (tuned, sparse), lambda: _tuned(prepared, tuned, sparse))
-    if isinstance(order, str):
-        if order.lower() == "auto":
-            return _remembered(prepared, "auto", lambda: _automatic(prepared))
-        order = COMPRESSED_ORDERS.get(order.lower(), order)
+    if isinstance(order, str) and order.lower() == "auto":
+        return _remembered(prepared, "auto", lambda: _automatic(prepared))
     if isinstance(order, Compressed):
         return _remembered(prepared, order, lambda: _compressed(prepared, order))
     named = is_strategy(order)

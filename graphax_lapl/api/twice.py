@@ -20,6 +20,7 @@ from jax.extend.core import jaxpr_as_fun
 
 from ..errors import NO_MODE_ERRORS, GraphaxLaplError, InvalidTypeError, no_rule_refused
 from ..graph.calls import CUSTOM_CALLS
+from ..graph.computational_graph import ComputationalGraph
 from ..graph.tracing import Traced
 from ..graph.users_rules import is_users_rule
 from ..program.laplacian import Metric
@@ -33,7 +34,9 @@ __all__ = [
     "contracted",
     "contracted_hessian",
     "follows_rules_of_rules",
+    "has_complex_inputs",
     "hessian_blocks",
+    "is_complex_linear",
     "raveling_order",
     "reverse_only",
 ]
@@ -62,8 +65,21 @@ def check_real_inputs(traced: Traced) -> None:
             raise InvalidTypeError(
                 f"Differentiated leaf {k} of {traced.name} has dtype {aval.dtype}; second "
                 "derivatives are taken with respect to real inputs. Pass its real and imaginary "
-                "parts."
+                "parts; hessve also takes holomorphic=True."
             )
+
+
+def has_complex_inputs(traced: Traced) -> bool:
+    """Whether a differentiated leaf is complex."""
+    return any(np.issubdtype(aval.dtype, np.complexfloating) for aval in traced.in_types)
+
+
+def is_complex_linear(graph: ComputationalGraph) -> bool:
+    """Whether all local derivatives between inputs and outputs are of holomorphic functions."""
+    structures = [arrow.recipe.result for arrow in graph.arrows.values()]
+    return all(graph.listing.variables[v.variable].is_complex for v in graph.vertices) and not any(
+        term.conj for structure in structures if structure is not None for term in structure.terms
+    )
 
 
 def raveling_order(traced: Traced) -> list[int]:
@@ -107,6 +123,7 @@ def hessian_blocks(prepared: Prepared, order: Any, sparse: bool) -> list[list[li
     traced = prepared.traced
     places = [k for k, moves in enumerate(traced.differentiated) if moves]
     evaluate = jaxpr_as_fun(traced.closed)
+    holomorphic = has_complex_inputs(traced)  # `hessve` has checked it
 
     def outputs(leaves: Sequence[Array]) -> list[Array]:
         inputs = list(traced.leaves)
@@ -114,18 +131,18 @@ def hessian_blocks(prepared: Prepared, order: Any, sparse: bool) -> list[list[li
             inputs[place] = leaf
         found: list[Array] = []
         for value in evaluate(*inputs)[: traced.n_out]:
-            complex_value = jnp.iscomplexobj(value)
+            complex_value = jnp.iscomplexobj(value) and not holomorphic
             found += [value.real, value.imag] if complex_value else [value]
         return found
 
     leaves = [jnp.asarray(traced.leaves[place]) for place in places]
-    first = jax.jacrev(outputs)
+    first = jax.jacrev(outputs, holomorphic=holomorphic)
     try:
         jax.eval_shape(first, leaves)
     except GraphaxLaplError:
         raise  # of a derivative that is taken inside a user's rule
     except NO_MODE_ERRORS:  # no reverse mode, as of a while loop
-        first = jax.jacfwd(outputs)
+        first = jax.jacfwd(outputs, holomorphic=holomorphic)
         what = f"{traced.name} has no derivative that could be differentiated once more"
         with no_rule_refused(what, "", NO_MODE_ERRORS, rules_run=True):
             jax.eval_shape(first, leaves)
@@ -139,7 +156,7 @@ def hessian_blocks(prepared: Prepared, order: Any, sparse: bool) -> list[list[li
     blocks = []
     for variable in traced.closed.jaxpr.outvars[: traced.n_out]:
         row = next(rows)
-        if np.issubdtype(variable.aval.dtype, np.complexfloating):
+        if np.issubdtype(variable.aval.dtype, np.complexfloating) and not holomorphic:
             if sparse:
                 raise InvalidTypeError(
                     f"{traced.name} returns complex numbers, and its second derivative is taken of "

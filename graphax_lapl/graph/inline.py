@@ -29,7 +29,7 @@ from .known_values import (
     moved_support,
     support_of_constant,
 )
-from .listing import Atom, Constant, Equation, Listing, Variable, scan_counts
+from .listing import Atom, Constant, Equation, Listing, Variable, as_aval, scan_counts
 from .mutable_arrays import is_mutable, refuse_mutable_arrays
 from .numpy_values import moved, numpy_result
 from .tangent_program import differentiable_outputs, tangent_program
@@ -350,7 +350,7 @@ class _Inliner:
         """Replace an equation by what computes the same: a `scan` by its steps, for one."""
         with equation.ctx.manager:
             traced = jax.make_jaxpr(function)(
-                *(_aval(self.listing.type_of(reference.atom)) for reference in inputs)
+                *(as_aval(self.listing.type_of(reference.atom)) for reference in inputs)
             )
         outer, self.origin = self.origin, self.origin or equation.source_info
         results = self.nested(traced, inputs, stack)
@@ -368,7 +368,7 @@ class _Inliner:
         linear = any(reference.tangent for reference in inputs)
         chosen = [k for k, r in enumerate(inputs) if (r.tangent if linear else r.active)]
         differentiable = differentiable_outputs(equation)
-        avals = [_aval(self.listing.type_of(reference.atom)) for reference in inputs]
+        avals = [as_aval(self.listing.type_of(reference.atom)) for reference in inputs]
         where = self.origin or equation.source_info
         traced = tangent_program(equation, avals, chosen, where, rule)
         if traced is None:
@@ -422,7 +422,7 @@ class _Inliner:
         held = self.listing.value(atom)
         if isinstance(held, int) and held < first_new:
             # It returns what it got, which has a derivative of its own.
-            copied = jax.make_jaxpr(jnp.copy)(_aval(self.listing.type_of(atom))).eqns[0]
+            copied = jax.make_jaxpr(jnp.copy)(as_aval(self.listing.type_of(atom))).eqns[0]
             (value,) = self.append(copied, [value])
             assert isinstance(value.atom, int)
             atom = held = value.atom
@@ -481,10 +481,6 @@ def flatten_jaxpr(
     results = inliner.run(closed.jaxpr, references)
     listing.outputs = [reference.atom for reference in results]
     return listing, [reference.active for reference in results]
-
-
-def _aval(type_: Variable) -> Any:
-    return jax.ShapeDtypeStruct(type_.shape, type_.dtype, weak_type=type_.weak_type)
 
 
 def _type_of(aval: Any) -> Variable:

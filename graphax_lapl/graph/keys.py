@@ -4,36 +4,63 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
+import jax
 import numpy as np
 
 from .calls import CUSTOM_CALLS
-from .listing import Atom, Constant, Listing
+from .listing import Atom, Constant, Equation, Listing, as_aval
+from .tangent_program import rule_program
+from .users_rules import is_users_rule, rule_source
 
 __all__ = ["Operand", "Unstable", "equation_key", "jaxpr_key", "listing_key"]
 
 #: Types of parameters that are compared as they are.
 PLAIN = frozenset({bool, int, str})
+#: How many derivatives of a call with a rule of its own are compared: as many as programs take.
+#: What a user's function closes over may show in the next one only; so where programs are
+#: differentiated again, a rule that is not through then (it calls its own function, whose rule does
+#: so again) has no key. Of JAX's own rules one derivative is compared: their hidden parameters, as
+#: the order of `sinc`'s series, show there or in the function.
+RULE_LEVELS = 2
+
+
+class _Within(NamedTuple):
+    """In how many rules a jaxpr stands, one of JAX's own among them, of a program that may move."""
+
+    level: int = 0
+    own: bool = False
+    again: bool = True
+
+
+_OUTSIDE = _Within()
 
 
 class Unstable(Exception):
     """The trace holds Python functions whose behaviour cannot be compared."""
 
 
-def listing_key(listing: Listing) -> Hashable:
+def listing_key(listing: Listing, again: bool = True) -> Hashable:
     """Everything that a plan and its compiled program depend on, apart from argument values.
+
+    Args:
+        listing: the program.
+        again: whether what is emitted may itself be differentiated.
 
     Raises:
         Unstable: where an equation's parameters hold Python functions.
     """
-    if any([e.name in CUSTOM_CALLS and not any(e.active) for e in listing.equations]):
-        raise Unstable  # kept for the derivative that its rule gives
+    within = _Within(again=again)
     equations = tuple(
         [
             (
                 equation.name,
-                None if equation.known_as else _key(equation.params),
+                _call_key(listing, equation, within)
+                if equation.name in CUSTOM_CALLS
+                else None
+                if equation.known_as
+                else _key(equation.params, within),
                 tuple([a if a.__class__ is int else _atom(a) for a in equation.inputs]),
                 equation.outputs,
                 equation.active,
@@ -68,13 +95,49 @@ def _atom(atom: Any) -> Hashable:
     return _key(atom.value) if isinstance(atom, Constant) else atom
 
 
-def _key(value: Any) -> Hashable:
+def _call_key(listing: Listing, equation: Equation, within: _Within) -> Hashable:
+    """A key of a call with a derivative rule of its own."""
+    avals = [as_aval(listing.type_of(atom)) for atom in equation.inputs]
+    try:
+        return _rule_key(equation.primitive, equation.params, equation.context, avals, within)
+    except Unstable:
+        if not any(equation.active):
+            raise  # kept for the derivative that its rule gives
+        return _key(equation.params)
+
+
+def _rule_key(
+    primitive: Any, params: dict[str, Any], context: Any, avals: Sequence[Any], within: _Within
+) -> Hashable:
+    """A key under which two calls coincide where their values and derivatives do.
+
+    Raises:
+        Unstable: where that cannot be told.
+    """
+    if primitive.name != "custom_jvp_call":
+        raise Unstable
+    body = jaxpr_key(params["call_jaxpr"], within)
+    key = (rule_source(params), params["num_consts"], params["symbolic_zeros"], body)
+    users = is_users_rule(params)
+    if within.own and not users:
+        return key
+    if within.level == RULE_LEVELS:
+        if within.again:
+            raise Unstable
+        return key
+    program = rule_program(primitive, params, context, avals)
+    if program is None:
+        raise Unstable
+    return (*key, jaxpr_key(program, _Within(within.level + 1, not users, within.again)))
+
+
+def _key(value: Any, within: _Within = _OUTSIDE) -> Hashable:
     if value is None or type(value) in PLAIN:
         return (type(value).__name__, value)
     if type(value) is dict and not value:
         return ()
     if hasattr(value, "eqns") or hasattr(value, "jaxpr"):
-        return jaxpr_key(value)
+        return jaxpr_key(value, within)
     if isinstance(value, np.ndarray | np.generic) or hasattr(value, "addressable_shards"):
         try:
             array = np.asarray(value)
@@ -82,11 +145,13 @@ def _key(value: Any) -> Hashable:
             raise Unstable from error
         return ("array", _name_of(array.dtype), array.shape, array.tobytes())
     if isinstance(value, Mapping):
-        return tuple((k, _key(v)) for k, v in sorted(value.items(), key=lambda item: str(item[0])))
+        return tuple(
+            (k, _key(v, within)) for k, v in sorted(value.items(), key=lambda item: str(item[0]))
+        )
     if type(value) in (tuple, list):
-        return tuple(_key(item) for item in value)
-    if callable(value) and not isinstance(value, type):
-        raise Unstable
+        return tuple(_key(item, within) for item in value)
+    if callable(value) and not isinstance(value, type | jax.sharding.Mesh):
+        raise Unstable  # a mesh of devices may decorate a function, but is a value
     if isinstance(value, float | complex):
         return (type(value).__name__, repr(value))  # zeros of both signs are equal numbers
     try:
@@ -96,8 +161,12 @@ def _key(value: Any) -> Hashable:
     return (type(value).__name__, value)
 
 
-def jaxpr_key(jaxpr: Any) -> Hashable:
+def jaxpr_key(jaxpr: Any, within: _Within = _OUTSIDE) -> Hashable:
     """A key under which two jaxprs, closed or open, coincide where they compute the same.
+
+    Args:
+        jaxpr: the jaxpr.
+        within: where it stands.
 
     Raises:
         Unstable: where an equation's parameters hold Python functions.
@@ -114,13 +183,25 @@ def jaxpr_key(jaxpr: Any) -> Hashable:
     def define(variable: Any) -> Hashable:
         return (read(variable), str(variable.aval))
 
+    def parameters(equation: Any) -> Hashable:
+        params = equation.params
+        if equation.primitive.name in CUSTOM_CALLS:
+            avals = [as_aval(atom.aval) for atom in equation.invars]
+            try:
+                return _rule_key(equation.primitive, params, equation.ctx, avals, within)
+            except Unstable:
+                if within.level:
+                    raise
+        # A rule that cannot be compared is itself: what calls the same function may be traced once.
+        return _key(params, within)
+
     return (
         constants,
         tuple(define(v) for v in (*jaxpr.constvars, *jaxpr.invars)),
         tuple(
             (
                 equation.primitive.name,
-                _key(equation.params),
+                parameters(equation),
                 tuple(read(atom) for atom in equation.invars),
                 tuple(define(variable) for variable in equation.outvars),
             )

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import jax
 import numpy as np
 from jax.extend import source_info_util
 
@@ -23,6 +24,7 @@ __all__ = [
     "Equation",
     "Listing",
     "Variable",
+    "as_aval",
     "nested_primitives",
     "scan_counts",
 ]
@@ -50,6 +52,11 @@ class Variable:
     def itemsize(self) -> int:
         """Bytes of one element."""
         return int(getattr(self.dtype, "itemsize", 4))
+
+
+def as_aval(type_: Any) -> Any:
+    """What JAX traces a value of a type from: of a `Variable`, or of an array of its own."""
+    return jax.ShapeDtypeStruct(type_.shape, type_.dtype, weak_type=type_.weak_type)
 
 
 def _is_kind(dtype: Any, kind: Any) -> bool:

@@ -14,7 +14,7 @@ from ..errors import NO_MODE_ERRORS, no_rule_refused
 from .calls import INLINED_CALLS
 from .users_rules import runs_rules
 
-__all__ = ["differentiable_outputs", "tangent_program"]
+__all__ = ["differentiable_outputs", "rule_program", "tangent_program"]
 
 
 def differentiable_outputs(equation: Any) -> list[bool]:
@@ -69,6 +69,37 @@ def tangent_program(
         traced = jax.make_jaxpr(pushforward)(avals, [avals[k] for k in chosen])
     moves = _moving(traced.jaxpr, [k >= len(avals) for k in range(len(traced.jaxpr.invars))])
     return None if any(moves[: len(kept)]) else traced
+
+
+def rule_program(
+    primitive: Any, params: dict[str, Any], context: Any, avals: Sequence[Any]
+) -> Any | None:
+    """What the derivative rule of a call computes, as a closed jaxpr of inputs and all tangents.
+
+    It is the one program of the rule: JAX traces the rule once for every set of inputs whose
+    tangents it is told to be zero, which it tells rules with `symbolic_zeros` only, and remembers
+    what it traced. None where the rule has several, or cannot be traced from types alone.
+    """
+    chosen = [k for k, aval in enumerate(avals) if dtypes.issubdtype(aval.dtype, np.inexact)]
+    if not chosen or (params["symbolic_zeros"] and len(chosen) > 1):
+        return None
+    bind_params = primitive.get_bind_params(params)
+
+    def pushforward(values: list[Any], tangents: list[Any]) -> tuple[list[Any], list[Any]]:
+        def call(*moving: Any) -> list[Any]:
+            full = list(values)
+            for position, value in zip(chosen, moving, strict=True):
+                full[position] = value
+            return list(primitive.bind(*full, **bind_params))
+
+        results, moved = jax.jvp(call, [values[k] for k in chosen], tangents)
+        return results, [t for t in moved if t.dtype != dtypes.float0]
+
+    try:
+        with context.manager:
+            return jax.make_jaxpr(pushforward)(list(avals), [avals[k] for k in chosen])
+    except Exception:  # the user's: it is raised again where the derivative is taken
+        return None
 
 
 def _moving(jaxpr: Any, inputs: Sequence[bool]) -> list[bool]:

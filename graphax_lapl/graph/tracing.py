@@ -27,6 +27,7 @@ from .meshes import automatic, explicit_mesh, holds_explicit_axes
 
 __all__ = [
     "Traced",
+    "check_all_complex",
     "check_callable",
     "check_flags",
     "check_integer",
@@ -68,6 +69,8 @@ class Traced:
         argnums: normalised positions of the differentiated arguments.
         single: whether `argnums` was an integer.
         in_trees: for each differentiated argument its tree.
+        in_leaves: for each leaf of these, in the order of the arguments, None, or the type of an
+            integer or boolean one: it has no derivative, and is none of the differentiated leaves.
         out_tree: tree of the value.
         n_out: number of leaves of the value.
         aux: rebuilds the auxiliary output from its array leaves (None without one).
@@ -83,6 +86,7 @@ class Traced:
     argnums: tuple[int, ...]
     single: bool
     in_trees: list[Any]
+    in_leaves: list[Any]
     out_tree: Any
     n_out: int
     aux: Callable[[Sequence[Any]], Any] | None
@@ -180,8 +184,11 @@ def trace(
     kwargs: dict[str, Any],
     argnums: int | Sequence[int] = 0,
     has_aux: bool = False,
+    allow_int: bool = False,
 ) -> Traced:
     """Trace `fun(*args, **kwargs)`; arrays may also be tracers or `jax.ShapeDtypeStruct`.
+
+    With `allow_int` arguments at argnums may hold integers and booleans, which are not moved.
 
     Raises:
         InvalidArgumentError: for argnums out of range, or differentiated arguments without arrays.
@@ -198,7 +205,7 @@ def trace(
             "argnums."
         )
     for position in positions:
-        _check_inputs(args[position], position, fun, name)
+        _check_inputs(args[position], position, fun, name, allow_int)
     try:
         return _trace(fun, name, args, kwargs, positions, single, has_aux, all_static=False)
     except _CONCRETE_NEEDED as error:
@@ -216,11 +223,10 @@ def _is_array(leaf: Any) -> bool:
     return isinstance(leaf, jax.Array | jax.ShapeDtypeStruct | np.ndarray | np.generic)
 
 
-def _is_value(leaf: Any) -> bool:
-    """Whether JAX can return a leaf from a trace; numpy has arrays of words and objects too."""
-    if isinstance(leaf, np.ndarray | np.generic):
-        return bool(dtypes.issubdtype(leaf.dtype, np.number) or leaf.dtype == np.bool_)
-    return _is_array(leaf) or isinstance(leaf, bool | int | float | complex)
+def _dtype_of(leaf: Any) -> Any:
+    """As JAX takes it: Python numbers and NumPy's are narrower without double precision."""
+    dtype = getattr(leaf, "dtype", None) or np.asarray(leaf).dtype
+    return dtype if dtypes.issubdtype(dtype, dtypes.extended) else dtypes.canonicalize_dtype(dtype)
 
 
 def _is_moving(leaf: Any, all_static: bool) -> bool:
@@ -260,6 +266,7 @@ def _trace(
     differentiated: list[bool] = []
     origins: list[int] = []
     in_trees: dict[int, Any] = {}
+    in_leaves: list[Any] = []
     rebuild: list[Callable[[Sequence[Any]], Any]] = []
     keys = sorted(kwargs)
     for position, arg in enumerate((*args, *(kwargs[key] for key in keys))):
@@ -270,9 +277,14 @@ def _trace(
         for leaf, moves in zip(flat, moving, strict=True):
             places.append(len(leaves) if moves else None)
             if moves:
+                still = chosen and _is_integer(_dtype_of(leaf))
                 leaves.append(leaf)
-                differentiated.append(chosen)
+                differentiated.append(chosen and not still)
                 origins.append(position)
+                if chosen:
+                    in_leaves.append(
+                        jax.ShapeDtypeStruct(np.shape(leaf), _dtype_of(leaf)) if still else None
+                    )
         if chosen:
             in_trees[position] = tree
         rebuild.append(_rebuilder(flat, places, tree))
@@ -320,10 +332,25 @@ def _trace(
         positions,
         single,
         [in_trees[position] for position in positions],
+        in_leaves,
         seen["out_tree"],
         seen["n_out"],
         seen.get("aux"),
     )
+
+
+def check_all_complex(traced: Traced) -> None:
+    """Raise `InvalidTypeError` unless all differentiated inputs and all outputs are complex."""
+    outputs = [variable.aval for variable in traced.closed.jaxpr.outvars[: traced.n_out]]
+    integers = [aval for aval in traced.in_leaves if aval is not None]
+    for what, types in (("input", [*traced.in_types, *integers]), ("output", outputs)):
+        for aval in types:
+            if not dtypes.issubdtype(aval.dtype, np.complexfloating):
+                raise InvalidTypeError(
+                    f"holomorphic=True: {traced.name} must map complex inputs to complex outputs, "
+                    f"got an {what} of dtype {aval.dtype}. Convert it with .astype(complex), or "
+                    "leave out holomorphic."
+                )
 
 
 def _named_after(
@@ -389,9 +416,12 @@ def _rebuilder(
 
 
 def _split_aux(aux: Any) -> tuple[Callable[[Sequence[Any]], Any], list[Any]]:
-    """Separate the array leaves of an auxiliary output, which may hold anything."""
+    """Separate the JAX arrays of an auxiliary output, which may hold anything.
+
+    Numbers and NumPy's arrays do not depend on what is traced, and are returned as they are.
+    """
     flat, tree = tree_util.tree_flatten(aux)
-    is_value = [_is_value(leaf) for leaf in flat]
+    is_value = [isinstance(leaf, jax.Array) for leaf in flat]
     arrays = [leaf for leaf, moves in zip(flat, is_value, strict=True) if moves]
 
     def rebuild(values: Sequence[Any]) -> Any:
@@ -416,7 +446,9 @@ def _parameter_name(fun: Callable[..., Any], position: int) -> str:
     )
 
 
-def _check_inputs(arg: Any, position: int, fun: Callable[..., Any], name: str) -> None:
+def _check_inputs(
+    arg: Any, position: int, fun: Callable[..., Any], name: str, allow_int: bool
+) -> None:
     def place(path: Any) -> str:
         return f"{_parameter_name(fun, position)}{tree_util.keystr(path)}"
 
@@ -426,13 +458,17 @@ def _check_inputs(arg: Any, position: int, fun: Callable[..., Any], name: str) -
                 f"{place(path)} of {name} must be an array or a number, got {type(leaf).__name__}. "
                 "Choose another argnums, or pass it as another argument."
             )
-        dtype = getattr(leaf, "dtype", None) or np.asarray(leaf).dtype
-        if not dtypes.issubdtype(dtype, np.inexact):
+        dtype = _dtype_of(leaf)
+        if not dtypes.issubdtype(dtype, np.inexact) and not (allow_int and _is_integer(dtype)):
             raise InvalidTypeError(
                 f"{place(path)} of {name} has dtype {dtype}; derivatives are taken with respect to "
                 "real or complex floating-point inputs only. Convert it (for example with "
                 "jnp.asarray(x, float)), or leave it out of argnums."
             )
+
+
+def _is_integer(dtype: Any) -> bool:
+    return bool(dtypes.issubdtype(dtype, np.integer) or dtype == np.bool_)
 
 
 def _check_sizes(types: Sequence[Any], name: str) -> None:

@@ -10,7 +10,7 @@ import jax
 from .calls import CUSTOM_CALLS
 from .listing import nested_primitives
 
-__all__ = ["is_users_rule", "rule_is_written_in", "runs_rules"]
+__all__ = ["is_users_rule", "rule_is_written_in", "rule_source", "runs_rules"]
 
 
 def is_users_rule(params: dict[str, Any]) -> bool:
@@ -36,6 +36,12 @@ def runs_rules(name: str, params: dict[str, Any]) -> bool:
 def rule_is_written_in(params: dict[str, Any], file: str) -> bool:
     """Whether a call's derivative rule is from a file, as far as can be told."""
     return _written_in(params.get("jvp_jaxpr_fun")) == file
+
+
+def rule_source(params: dict[str, Any]) -> str:
+    """Name, file and line of a call's derivative rule, as far as they can be told."""
+    info = getattr(params.get("jvp_jaxpr_fun"), "debug_info", None)
+    return str(getattr(info, "func_src_info", ""))
 
 
 _JAX = os.path.dirname(jax.__file__) + os.sep
