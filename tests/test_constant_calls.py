@@ -23,7 +23,6 @@ def tripled(x):
 
 tripled.defvjp(lambda x: (3 * x, None), lambda _, cotangent: (3 * cotangent,))
 
-WEIGHTS = np.array([0.5, -1.0])
 CALLS = {
     "custom_jvp": doubled,
     "custom_vjp": tripled,
@@ -37,7 +36,7 @@ CALLS = {
 @pytest.mark.parametrize("name", CALLS)
 def test_under_vmap(name):
     def fun(x):
-        return jnp.sin(x) * CALLS[name](WEIGHTS)
+        return jnp.sin(x) * CALLS[name](jnp.linspace(0.5, -1.0, 2))
 
     points = jnp.asarray([[0.3, 0.1], [1.0, -2.0], [0.0, 0.7]])
     wanted = jax.vmap(jax.jacrev(fun))(points)
