@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 from jax import Array, lax
 
-from ..edges.maps import IndexMap, constant, label
+from ..edges.maps import IndexMap, label
 from ..edges.operations import (
     ApplyOpaque,
     Assemble,
@@ -34,6 +34,7 @@ from ..edges.operations import (
 from ..edges.terms import Factor, Structure, Term, with_terms
 from ..rules.elementwise import FINITE_SLOPES, LAYING_OUT, has_finite_slopes
 from ..rules.site import Local
+from .covers import Cover, View, exact_first, joined, moved
 from .instructions import (
     Block,
     ConstantInstruction,
@@ -48,8 +49,8 @@ from .instructions import (
 
 __all__ = ["with_selections"]
 
-#: A slot is followed as zero outside of so many masks, each a union of so many.
-MAX_COVERS, MAX_UNION = 4, 4
+#: A slot is followed as zero outside of so many masks.
+MAX_COVERS = 4
 #: A factor of a sum may grow to so many numbers where it is selected.
 MAX_GROWN = 1 << 14
 #: Equations whose values are finite numbers where their arguments are, but for overflow.
@@ -71,20 +72,6 @@ MOVING = frozenset(
 FINITE_PARTIALS = frozenset([f"d{name}" for name in FINITE_SLOPES])
 
 
-@dataclass(frozen=True)
-class View:
-    """How the mask in a slot is read: one map per axis, over labels (or a slot's axes).
-
-    None stands for any position of an axis: a sum is zero where the mask of its summands is zero
-    all along what is summed.
-    """
-
-    slot: int
-    axes: tuple[IndexMap | None, ...]
-
-
-#: Masks at least one of which is one wherever a slot is not zero.
-Cover = frozenset[View]
 #: A slot and how it is read.
 Part = tuple[int, tuple[IndexMap, ...]]
 
@@ -182,10 +169,10 @@ class _Selections:
         parts = [(s, r.axes) for s, r in zip(root.inputs, operation.reads, strict=True)]
         known = [self.read(part, sizes) for part in parts]
         # What is summed may be a product of matrices, which one more axis would make an array.
-        moved = not self.counts.difference(self.masks).isdisjoint(root.inputs)
+        shifted = not self.counts.difference(self.masks).isdisjoint(root.inputs)
         room = max(MAX_GROWN, math.prod(operation.shape))
         if operation.summed:
-            room = MAX_GROWN if moved else 0
+            room = MAX_GROWN if shifted else 0
         new = self.factors(parts, known, sizes, room)
         made = root
         if new != parts:
@@ -219,7 +206,7 @@ class _Selections:
         ):
             self.is_count(root.outputs[0])
         else:
-            self.keep(root.outputs[0], _joined(known), operation.output)
+            self.keep(root.outputs[0], joined(known), operation.output)
 
     def assembled(self, root: EdgeInstruction, operation: Assemble) -> EdgeInstruction:
         """A dense array of a structure, and what is known of it."""
@@ -237,17 +224,17 @@ class _Selections:
                 if a.is_label and sizes[a.labels[0]] == extent
             }
             found = [
-                _moved(cover, places, dict(enumerate(operation.shape)))
+                moved(cover, places, dict(enumerate(operation.shape)))
                 for slot, factor in zip(own, term.factors, strict=True)
                 for cover in self.read((slot, factor.axes), sizes)
             ]
-            known.append(_exact_first(found))
+            known.append(exact_first(found))
         if self.counts.issuperset(root.inputs) and all(
             _is_positive(term.coefficient) for term in whole.terms
         ):
             self.is_count(root.outputs[0])
         else:
-            self.keep(root.outputs[0], _joined(known), tuple(range(len(operation.shape))))
+            self.keep(root.outputs[0], joined(known), tuple(range(len(operation.shape))))
         if inputs == root.inputs:
             return root
         return replace(root, operation=Assemble(structure), inputs=inputs)
@@ -308,13 +295,13 @@ class _Selections:
         """What is known of a slot, in terms of the labels that it is read by."""
         slot, axes = part
         places = dict(enumerate(axes))
-        return [_moved(cover, places, sizes) for cover in self.covers.get(slot, ())]
+        return [moved(cover, places, sizes) for cover in self.covers.get(slot, ())]
 
     def keep(self, slot: int, covers: Iterable[Cover], output: tuple[int, ...]) -> None:
         """Remember what is known of a slot, over the labels of the output."""
         places = {name: label(k) for k, name in enumerate(output)}
         sizes = dict(enumerate(self.slots[slot].shape))
-        found = _exact_first(_moved(cover, places, sizes) for cover in covers)
+        found = exact_first(moved(cover, places, sizes) for cover in covers)
         if found:
             self.covers[slot] = tuple(found[:MAX_COVERS])
 
@@ -446,53 +433,6 @@ def _is_finite(instruction: Instruction, known: Collection[int]) -> bool:
     if isinstance(instruction, EdgeInstruction):
         return isinstance(instruction.operation, Einsum | Combine | Overlay | Assemble)
     return isinstance(instruction, ConstantInstruction)
-
-
-def _moved(cover: Cover, places: Mapping[int, IndexMap], sizes: Mapping[int, int]) -> Cover:
-    """A cover with its labels replaced; an axis whose labels have no place is read anywhere."""
-
-    def replaced(axis: IndexMap | None) -> IndexMap | None:
-        if axis is None:
-            return None
-        total = constant(axis.offset)
-        for name, part in axis.parts:
-            if name not in places or not _is_within(part, places[name], sizes):
-                return None
-            moved = IndexMap(0, ((name, part),)).substituted(name, places[name], sizes)
-            if moved is None:
-                return None
-            total = total.plus(moved, sizes)
-        return total
-
-    return frozenset(View(view.slot, tuple(replaced(axis) for axis in view.axes)) for view in cover)
-
-
-def _exact_first(covers: Iterable[Cover]) -> list[Cover]:
-    """Covers without repetition, those first that leave fewer axes open."""
-
-    def count(cover: Cover) -> int:
-        return sum(view.axes.count(None) for view in cover)
-
-    return sorted(dict.fromkeys(covers), key=count)
-
-
-def _is_within(part: Any, read: IndexMap, sizes: Mapping[int, int]) -> bool:
-    """Whether a table is read at its entries alone; beside an array a factor is zero."""
-    if isinstance(part, int):
-        return True
-    positions = read.evaluate(sorted(read.labels), sizes)
-    return bool(positions.min() >= 0 and positions.max() < len(part.values))
-
-
-def _joined(known: Sequence[Sequence[Cover]]) -> list[Cover]:
-    """What covers a sum: what covers all summands, else a union of what covers each."""
-    if not all(known):
-        return []
-    shared = [cover for cover in known[0] if all(cover in own for own in known[1:])]
-    if shared:
-        return shared
-    union = frozenset().union(*[own[0] for own in known])
-    return [union] if len(union) <= MAX_UNION else []
 
 
 @lru_cache(maxsize=1 << 10)
