@@ -51,8 +51,8 @@ __all__ = ["with_selections"]
 
 #: A slot is followed as zero outside of so many masks.
 MAX_COVERS = 4
-#: A factor of a sum may grow to so many numbers where it is selected.
-MAX_GROWN = 1 << 14
+#: A factor may grow to so many numbers where it is selected, and before a sum by a written map.
+MAX_GROWN, MAX_SUMMED = 1 << 14, 64
 #: Equations whose values are finite numbers where their arguments are, but for overflow.
 FINITE_VALUES = frozenset(
     """
@@ -107,6 +107,7 @@ class _Selections:
         masks: slots that are masks themselves.
         counts: slots that hold masks or sums of masks, zero only where no path leads.
         moving: slots of maps that only move numbers.
+        written: slots of such maps that are written out.
         known: slots of values known while planning.
         singular: slots that may hold infinite numbers or NaN where the inputs are finite.
         selected: selected factors by what they are made of.
@@ -120,6 +121,7 @@ class _Selections:
         self.masks: set[int] = set()
         self.counts: set[int] = set()
         self.moving: set[int] = set()
+        self.written: set[int] = set()
         self.known: set[int] = set()
         self.singular: set[int] = set()
         self.selected: dict[object, Part] = {}
@@ -138,7 +140,10 @@ class _Selections:
                 made = self.assembled(instruction, operation)
             elif isinstance(operation, ApplyOpaque | MaterializeOpaque):
                 linear, *seeds = instruction.inputs
-                if linear in self.moving and self.counts.issuperset(seeds):
+                if linear in self.moving and not seeds:
+                    self.is_mask(instruction.outputs[0])
+                    self.written.update(instruction.outputs)
+                elif linear in self.moving and self.counts.issuperset(seeds):
                     self.is_count(instruction.outputs[0])
         elif _is_mask(instruction):
             self.is_mask(instruction.outputs[0])
@@ -146,11 +151,18 @@ class _Selections:
             self.moving.update(instruction.outputs)
         elif isinstance(instruction, ConstantInstruction):
             self.known.update(instruction.outputs)
-        if not _is_finite(instruction, self.known) or not self.singular.isdisjoint(
-            instruction.inputs
-        ):
+        if not self.is_finite(instruction):
             self.singular.update(instruction.outputs)
         self.instructions.append(made)
+
+    def is_finite(self, instruction: Instruction) -> bool:
+        """Whether finite numbers come out of an instruction where finite ones go in."""
+        if not all(own.isdisjoint(instruction.outputs) for own in (self.counts, self.moving)):
+            return True
+        if not self.singular.isdisjoint(instruction.inputs):
+            return False
+        by_moving = not self.moving.isdisjoint(instruction.inputs)
+        return by_moving or _is_finite(instruction, self.known)
 
     def is_mask(self, slot: int) -> None:
         """Remember that a slot holds zeros and ones."""
@@ -169,10 +181,10 @@ class _Selections:
         parts = [(s, r.axes) for s, r in zip(root.inputs, operation.reads, strict=True)]
         known = [self.read(part, sizes) for part in parts]
         # What is summed may be a product of matrices, which one more axis would make an array.
-        shifted = not self.counts.difference(self.masks).isdisjoint(root.inputs)
+        shifted = not self.written.isdisjoint(root.inputs)
         room = max(MAX_GROWN, math.prod(operation.shape))
         if operation.summed:
-            room = MAX_GROWN if shifted else 0
+            room = MAX_SUMMED if shifted else 0
         new = self.factors(parts, known, sizes, room)
         made = root
         if new != parts:
@@ -302,8 +314,13 @@ class _Selections:
         places = {name: label(k) for k, name in enumerate(output)}
         sizes = dict(enumerate(self.slots[slot].shape))
         found = exact_first(moved(cover, places, sizes) for cover in covers)
+        found = [cover for cover in found if not self.is_everywhere(cover)]
         if found:
             self.covers[slot] = tuple(found[:MAX_COVERS])
+
+    def is_everywhere(self, cover: Cover) -> bool:
+        """Whether a cover leaves nothing out: most rows of a written map have a one."""
+        return any(view.slot in self.written and None in view.axes for view in cover)
 
     def select(self, part: Part, cover: Cover, sizes: Mapping[int, int], room: int) -> Part:
         """A factor, selected; as it is where it would grow beyond `room`."""
