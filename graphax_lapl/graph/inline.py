@@ -33,6 +33,7 @@ from .listing import Atom, Constant, Equation, Listing, Variable, as_aval, scan_
 from .mutable_arrays import is_mutable, refuse_mutable_arrays
 from .numpy_values import moved, numpy_result
 from .tangent_program import differentiable_outputs, tangent_program
+from .tracing import is_traced
 from .unrolling import written_out
 
 __all__ = ["Rewritten", "Treatment", "flatten_jaxpr"]
@@ -328,11 +329,17 @@ class _Inliner:
         if found is not None:
             results: Sequence[Any] = [found]
         else:
+
+            def evaluated(*values: Any) -> list[Any]:
+                params = equation.primitive.get_bind_params(equation.params)
+                made = equation.primitive.bind(*values, **params)
+                return list(made) if equation.primitive.multiple_results else [made]
+
             with jax.ensure_compile_time_eval(), equation.ctx.manager:
-                made = equation.primitive.bind(
-                    *typed, **equation.primitive.get_bind_params(equation.params)
-                )
-            results = made if equation.primitive.multiple_results else [made]
+                results = evaluated(*typed)
+                if any(is_traced(value) for value in results):
+                    # Within `jax.vmap`, calls with derivative rules come back traced.
+                    results = jax.jit(evaluated)(*typed)
         references = []
         for variable, value in zip(equation.outvars, results, strict=True):
             new = self.listing.new(_type_of(variable.aval))

@@ -5,29 +5,43 @@ zero times an infinite slope is NaN, where JAX, which selects tangents, has zero
 followed for two things: which slots are zero wherever a mask is (products of a mask with anything),
 and which may hold infinite numbers where the inputs are finite. Where two such slots meet in a
 product, the second one is selected by the mask before. What meets no singular slot stays a product.
+
+The map of an equation that only moves numbers (a sort, a gather) is such a mask where it is
+written out: JAX moves tangents and cotangents, also those that are NaN, and nothing else. So are
+sums of masks: where they are zero, no path leads.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 from jax import Array, lax
 
-from ..edges.maps import IndexMap, constant, label
-from ..edges.operations import Assemble, Combine, Einsum, Overlay, Read
+from ..edges.maps import IndexMap, label
+from ..edges.operations import (
+    ApplyOpaque,
+    Assemble,
+    Combine,
+    Einsum,
+    MaterializeOpaque,
+    Overlay,
+    Read,
+)
 from ..edges.terms import Factor, Structure, Term, with_terms
 from ..rules.elementwise import FINITE_SLOPES, LAYING_OUT, has_finite_slopes
 from ..rules.site import Local
+from .covers import Cover, View, exact_first, joined, moved
 from .instructions import (
     Block,
     ConstantInstruction,
     EdgeInstruction,
     Instruction,
     LocalInstruction,
+    OpaqueInstruction,
     PrimalInstruction,
     Program,
     Slot,
@@ -35,10 +49,10 @@ from .instructions import (
 
 __all__ = ["with_selections"]
 
-#: A slot is followed as zero outside of so many masks, each a union of so many.
-MAX_COVERS, MAX_UNION = 4, 4
-#: A factor of a sum may grow to so many numbers where it is selected.
-MAX_GROWN = 1 << 14
+#: A slot is followed as zero outside of so many masks.
+MAX_COVERS = 4
+#: A factor may grow to so many numbers where it is selected, and before a sum by a written map.
+MAX_GROWN, MAX_SUMMED = 1 << 14, 64
 #: Equations whose values are finite numbers where their arguments are, but for overflow.
 FINITE_VALUES = frozenset(
     """
@@ -48,20 +62,16 @@ FINITE_VALUES = frozenset(
     scatter-add select_n sign slice sort split stop_gradient xor
     """.split()  # noqa: SIM905
 ).union(LAYING_OUT)
+#: Equations whose outputs are their inputs at other places, or sums of them.
+MOVING = frozenset(
+    """
+    approx_top_k dynamic_slice dynamic_update_slice gather scatter scatter-add sort top_k
+    """.split()  # noqa: SIM905
+)
 #: Names of partials that are finite wherever their arguments are.
 FINITE_PARTIALS = frozenset([f"d{name}" for name in FINITE_SLOPES])
 
 
-@dataclass(frozen=True)
-class View:
-    """How the mask in a slot is read: one map per axis, over labels (or a slot's axes)."""
-
-    slot: int
-    axes: tuple[IndexMap, ...]
-
-
-#: Masks at least one of which is one wherever a slot is not zero.
-Cover = frozenset[View]
 #: A slot and how it is read.
 Part = tuple[int, tuple[IndexMap, ...]]
 
@@ -72,7 +82,11 @@ def with_selections(program: Program) -> Program:
     Args:
         program: the complete program; it comes back as it is where no mask meets such a factor.
     """
-    if not any(isinstance(i, LocalInstruction) and i.local.mask for i in program.instructions):
+    if program.few_samples is not None:
+        few = with_selections(program.few_samples)
+        if few is not program.few_samples:
+            program = replace(program, few_samples=few)
+    if not any(_is_mask(i) or _moves(i) for i in program.instructions):
         return program
     selections = _Selections(program)
     for instruction in program.instructions:
@@ -91,8 +105,13 @@ class _Selections:
     Attributes:
         covers: for a slot the covers outside of which it is zero, over its axes.
         masks: slots that are masks themselves.
+        counts: slots that hold masks or sums of masks, zero only where no path leads.
+        moving: slots of maps that only move numbers.
+        written: slots of such maps that are written out.
+        known: slots of values known while planning.
         singular: slots that may hold infinite numbers or NaN where the inputs are finite.
         selected: selected factors by what they are made of.
+        united: where a mask has a one along some of its axes, by slot and axes.
     """
 
     def __init__(self, program: Program):
@@ -100,8 +119,13 @@ class _Selections:
         self.instructions: list[Instruction] = []
         self.covers: dict[int, tuple[Cover, ...]] = {}
         self.masks: set[int] = set()
+        self.counts: set[int] = set()
+        self.moving: set[int] = set()
+        self.written: set[int] = set()
+        self.known: set[int] = set()
         self.singular: set[int] = set()
         self.selected: dict[object, Part] = {}
+        self.united: dict[tuple[int, tuple[int, ...]], int] = {}
 
     def follow(self, instruction: Instruction) -> None:
         """Add an instruction, with selections in front of it."""
@@ -114,17 +138,42 @@ class _Selections:
                 self.sum(instruction, operation)
             elif isinstance(operation, Assemble):
                 made = self.assembled(instruction, operation)
-        elif isinstance(instruction, LocalInstruction) and instruction.local.mask:
+            elif isinstance(operation, ApplyOpaque | MaterializeOpaque):
+                linear, *seeds = instruction.inputs
+                if linear in self.moving and not seeds:
+                    self.is_mask(instruction.outputs[0])
+                    self.written.update(instruction.outputs)
+                elif linear in self.moving and self.counts.issuperset(seeds):
+                    self.is_count(instruction.outputs[0])
+        elif _is_mask(instruction):
             self.is_mask(instruction.outputs[0])
-        if not _is_finite(instruction) or not self.singular.isdisjoint(instruction.inputs):
+        elif _moves(instruction):
+            self.moving.update(instruction.outputs)
+        elif isinstance(instruction, ConstantInstruction):
+            self.known.update(instruction.outputs)
+        if not self.is_finite(instruction):
             self.singular.update(instruction.outputs)
         self.instructions.append(made)
 
+    def is_finite(self, instruction: Instruction) -> bool:
+        """Whether finite numbers come out of an instruction where finite ones go in."""
+        if not all(own.isdisjoint(instruction.outputs) for own in (self.counts, self.moving)):
+            return True
+        if not self.singular.isdisjoint(instruction.inputs):
+            return False
+        by_moving = not self.moving.isdisjoint(instruction.inputs)
+        return by_moving or _is_finite(instruction, self.known)
+
     def is_mask(self, slot: int) -> None:
         """Remember that a slot holds zeros and ones."""
+        self.is_count(slot)
+        self.masks.add(slot)
+
+    def is_count(self, slot: int) -> None:
+        """Remember that a slot holds masks or sums of masks: it says itself where it is zero."""
         axes = tuple(label(k) for k in range(len(self.slots[slot].shape)))
         self.covers[slot] = (frozenset({View(slot, axes)}),)
-        self.masks.add(slot)
+        self.counts.add(slot)
 
     def product(self, root: EdgeInstruction, operation: Einsum) -> EdgeInstruction:
         """A product with its factors selected by one another's masks."""
@@ -132,7 +181,10 @@ class _Selections:
         parts = [(s, r.axes) for s, r in zip(root.inputs, operation.reads, strict=True)]
         known = [self.read(part, sizes) for part in parts]
         # What is summed may be a product of matrices, which one more axis would make an array.
-        room = 0 if operation.summed else max(MAX_GROWN, math.prod(operation.shape))
+        shifted = not self.written.isdisjoint(root.inputs)
+        room = max(MAX_GROWN, math.prod(operation.shape))
+        if operation.summed:
+            room = MAX_SUMMED if shifted else 0
         new = self.factors(parts, known, sizes, room)
         made = root
         if new != parts:
@@ -147,6 +199,8 @@ class _Selections:
             and operation.coefficient == 1
         ):
             self.is_mask(result)
+        elif self.counts.issuperset(root.inputs) and _is_positive(operation.coefficient):
+            self.is_count(result)
         else:
             self.keep(result, [c for own in known for c in own], operation.output)
         return made
@@ -159,7 +213,12 @@ class _Selections:
         for slot, (_, names) in zip(root.inputs, operation.operands, strict=True):
             axes = tuple(label(name) for name in names)
             known.append(self.read((slot, axes), dict(operation.sizes)))
-        self.keep(root.outputs[0], _joined(known), operation.output)
+        if self.counts.issuperset(root.inputs) and all(
+            _is_positive(scale) for scale, _ in operation.operands
+        ):
+            self.is_count(root.outputs[0])
+        else:
+            self.keep(root.outputs[0], joined(known), operation.output)
 
     def assembled(self, root: EdgeInstruction, operation: Assemble) -> EdgeInstruction:
         """A dense array of a structure, and what is known of it."""
@@ -177,12 +236,17 @@ class _Selections:
                 if a.is_label and sizes[a.labels[0]] == extent
             }
             found = [
-                _moved(cover, places, dict(enumerate(operation.shape)))
+                moved(cover, places, dict(enumerate(operation.shape)))
                 for slot, factor in zip(own, term.factors, strict=True)
                 for cover in self.read((slot, factor.axes), sizes)
             ]
-            known.append([cover for cover in found if cover is not None])
-        self.keep(root.outputs[0], _joined(known), tuple(range(len(operation.shape))))
+            known.append(exact_first(found))
+        if self.counts.issuperset(root.inputs) and all(
+            _is_positive(term.coefficient) for term in whole.terms
+        ):
+            self.is_count(root.outputs[0])
+        else:
+            self.keep(root.outputs[0], joined(known), tuple(range(len(operation.shape))))
         if inputs == root.inputs:
             return root
         return replace(root, operation=Assemble(structure), inputs=inputs)
@@ -243,38 +307,59 @@ class _Selections:
         """What is known of a slot, in terms of the labels that it is read by."""
         slot, axes = part
         places = dict(enumerate(axes))
-        found = (_moved(cover, places, sizes) for cover in self.covers.get(slot, ()))
-        return [cover for cover in found if cover is not None]
+        return [moved(cover, places, sizes) for cover in self.covers.get(slot, ())]
 
     def keep(self, slot: int, covers: Iterable[Cover], output: tuple[int, ...]) -> None:
-        """Remember what is known of a slot, of covers whose labels are all in the output."""
+        """Remember what is known of a slot, over the labels of the output."""
         places = {name: label(k) for k, name in enumerate(output)}
         sizes = dict(enumerate(self.slots[slot].shape))
-        moved = dict.fromkeys(_moved(cover, places, sizes) for cover in covers)
-        found = [cover for cover in moved if cover is not None]
+        found = exact_first(moved(cover, places, sizes) for cover in covers)
+        found = [cover for cover in found if not self.is_everywhere(cover)]
         if found:
             self.covers[slot] = tuple(found[:MAX_COVERS])
+
+    def is_everywhere(self, cover: Cover) -> bool:
+        """Whether a cover leaves nothing out: most rows of a written map have a one."""
+        return any(view.slot in self.written and None in view.axes for view in cover)
 
     def select(self, part: Part, cover: Cover, sizes: Mapping[int, int], room: int) -> Part:
         """A factor, selected; as it is where it would grow beyond `room`."""
         own = {n for axis in part[1] for n in axis.labels}
-        names = {n for view in cover for axis in view.axes for n in axis.labels}
+        names = {n for view in cover for axis in view.axes if axis for n in axis.labels}
         if not names <= own and math.prod(sizes[n] for n in names | own) > room:
             return part
         key = (part, cover, tuple((n, sizes[n]) for n in sorted(names | own)))
         if key not in self.selected:
-            found = self.aligned(part, cover) or self.by_labels(part, cover, sizes)
+            masks = [self.unite(view) for view in cover]
+            found = self.aligned(part, masks) or self.by_labels(part, masks, sizes)
             self.selected[key] = found
         return self.selected[key]
 
-    def aligned(self, part: Part, cover: Cover) -> Part | None:
+    def unite(self, view: View) -> Part:
+        """A mask and how it is read, united along the axes of which any position counts."""
+        dropped = tuple(k for k, axis in enumerate(view.axes) if axis is None)
+        axes = tuple(axis for axis in view.axes if axis is not None)
+        if not dropped:
+            return view.slot, axes
+        key = (view.slot, dropped)
+        if key not in self.united:
+            whole = self.slots[view.slot]
+            shape = tuple(n for k, n in enumerate(whole.shape) if k not in dropped)
+            anywhere = Local("united", _united(dropped), (), shape, "constant", True)
+            self.slots.append(Slot(shape, whole.dtype))
+            self.united[key] = len(self.slots) - 1
+            made = LocalInstruction(anywhere, (view.slot,), (self.united[key],))
+            self.instructions.append(made)
+        return self.united[key], axes
+
+    def aligned(self, part: Part, masks: Sequence[Part]) -> Part | None:
         """A factor selected as it lies, where its axes are read as those of the masks are."""
         slot, axes = part
         shape = self.slots[slot].shape
         along = []
-        for view in cover:
+        for mask, read in masks:
             places: list[int] = []
-            for axis, extent in zip(view.axes, self.slots[view.slot].shape, strict=True):
+            for axis, extent in zip(read, self.slots[mask].shape, strict=True):
                 here = [
                     k
                     for k, own in enumerate(axes)
@@ -284,16 +369,15 @@ class _Selections:
                     return None
                 places.append(here[0])
             along.append(tuple(places))
-        order = sorted(zip([v.slot for v in cover], along, strict=True))
+        order = sorted(zip([mask for mask, _ in masks], along, strict=True))
         made = self.local(slot, [m for m, _ in order], tuple(a for _, a in order), shape)
         return made, axes
 
-    def by_labels(self, part: Part, cover: Cover, sizes: Mapping[int, int]) -> Part:
+    def by_labels(self, part: Part, masks: Sequence[Part], sizes: Mapping[int, int]) -> Part:
         """A factor and masks, read entry by entry, and selected over all labels of both."""
         slot, axes = part
-        views = sorted(cover, key=lambda view: (view.slot, repr(view.axes)))
         value, own = self.listed(slot, axes, sizes)
-        read = [self.listed(view.slot, view.axes, sizes) for view in views]
+        read = [self.listed(*mask, sizes) for mask in sorted(masks, key=repr)]
         names = (*own, *sorted({n for _, labels in read for n in labels} - {*own}))
         shape = tuple(sizes[n] for n in names)
         along = [tuple(names.index(n) for n in labels) for _, labels in read]
@@ -332,54 +416,40 @@ class _Selections:
         return made
 
 
-def _is_finite(instruction: Instruction) -> bool:
+def _is_mask(instruction: Instruction) -> bool:
+    """Whether an instruction makes a mask."""
+    return isinstance(instruction, LocalInstruction) and instruction.local.mask
+
+
+def _moves(instruction: Instruction) -> bool:
+    """Whether an instruction makes a map that only moves numbers."""
+    return (
+        isinstance(instruction, OpaqueInstruction)
+        and instruction.reference.equation.name in MOVING
+        and instruction.reference.conjugate is None
+    )
+
+
+def _is_positive(scale: Any) -> bool:
+    """Whether a coefficient, known while planning, keeps sums from vanishing."""
+    return isinstance(scale, int | float) and scale > 0
+
+
+def _is_finite(instruction: Instruction, known: Collection[int]) -> bool:
     """Whether finite numbers come out of an instruction where finite ones go in."""
     if isinstance(instruction, LocalInstruction):
         local = instruction.local
         return local.slope == "constant" or local.name in FINITE_PARTIALS
     if isinstance(instruction, PrimalInstruction):
-        return instruction.equation.name in FINITE_VALUES or has_finite_slopes(instruction.equation)
+        equation = instruction.equation
+        if equation.name == "gather" and instruction.inputs[-1] not in known:
+            filled = equation.params["mode"] == lax.GatherScatterMode.FILL_OR_DROP
+            value = equation.params["fill_value"]
+            return not filled or (value is not None and math.isfinite(abs(value)))
+        return equation.name in FINITE_VALUES or has_finite_slopes(equation)
     if isinstance(instruction, EdgeInstruction):
         return isinstance(instruction.operation, Einsum | Combine | Overlay | Assemble)
     return isinstance(instruction, ConstantInstruction)
-
-
-def _moved(cover: Cover, places: Mapping[int, IndexMap], sizes: Mapping[int, int]) -> Cover | None:
-    """A cover with its labels replaced; None where one has no place."""
-    views = []
-    for view in cover:
-        axes = []
-        for axis in view.axes:
-            total = constant(axis.offset)
-            for name, part in axis.parts:
-                if name not in places or not _is_within(part, places[name], sizes):
-                    return None
-                moved = IndexMap(0, ((name, part),)).substituted(name, places[name], sizes)
-                if moved is None:
-                    return None
-                total = total.plus(moved, sizes)
-            axes.append(total)
-        views.append(View(view.slot, tuple(axes)))
-    return frozenset(views)
-
-
-def _is_within(part: Any, read: IndexMap, sizes: Mapping[int, int]) -> bool:
-    """Whether a table is read at its entries alone; beside an array a factor is zero."""
-    if isinstance(part, int):
-        return True
-    positions = read.evaluate(sorted(read.labels), sizes)
-    return bool(positions.min() >= 0 and positions.max() < len(part.values))
-
-
-def _joined(known: Sequence[Sequence[Cover]]) -> list[Cover]:
-    """What covers a sum: what covers all summands, else a union of what covers each."""
-    if not all(known):
-        return []
-    shared = [cover for cover in known[0] if all(cover in own for own in known[1:])]
-    if shared:
-        return shared
-    union = frozenset().union(*[own[0] for own in known])
-    return [union] if len(union) <= MAX_UNION else []
 
 
 @lru_cache(maxsize=1 << 10)
@@ -405,3 +475,14 @@ def _selected(
         return lax.select(there, value, lax.full_like(value, 0))
 
     return chosen
+
+
+@lru_cache(maxsize=1 << 8)
+def _united(dropped: tuple[int, ...]) -> Callable[[Array], Array]:
+    """Whether a mask has a one along some of its axes, as a mask."""
+
+    def anywhere(mask: Array) -> Array:
+        there = lax.reduce_or(lax.ne(mask, lax.full_like(mask, 0)), dropped)
+        return lax.convert_element_type(there, mask.dtype)
+
+    return anywhere

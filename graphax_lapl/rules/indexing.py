@@ -305,7 +305,9 @@ def _traced_scatter(site: Site, i: int, k: int) -> list[Piece]:
             own = lax.broadcast_in_dim(weight[c], updates, batch)
             return own * (held == jnp.asarray(numbers)).astype(dtype)
 
-        local = Local("remains", remains, (site.value(1), choices.weight), updates, "constant")
+        local = Local(
+            "remains", remains, (site.value(1), choices.weight), updates, "constant", True
+        )
         for piece in _updates(site, written):
             factor = Factor(piece.term.into, updates)
             pieces.append(Piece(replace(piece.term, factors=(factor,)), (local,)))

@@ -140,7 +140,7 @@ def row_choices(site: Site, position: int, dtype: Any) -> Choices | None:
         same = lax.reduce_and(indices[None] == jnp.asarray(starts), (indices.ndim,))
         return lax.bitwise_and(same, jnp.asarray(there)).astype(dtype)
 
-    local = Local("starts here", weight, (site.value(position),), there.shape, "constant")
+    local = Local("starts here", weight, (site.value(position),), there.shape, "constant", True)
     return Choices(starts, there, local)
 
 
@@ -177,7 +177,7 @@ def box_choices(site: Site, first: int, limits: Sequence[int], dtype: Any) -> Ch
         return same.astype(dtype)
 
     arguments = tuple(site.value(first + d) for d in range(len(limits)))
-    local = Local("starts here", weight, arguments, (len(starts),), "constant")
+    local = Local("starts here", weight, arguments, (len(starts),), "constant", True)
     return Choices(starts, np.ones(len(starts), bool), local)
 
 

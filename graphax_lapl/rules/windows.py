@@ -173,7 +173,7 @@ def _window_extremum(site: Site, i: int, k: int) -> list[Piece]:
         tuple(params["window_dilation"]),
     )
     shape = (*site.out_shape, *window)
-    chosen = Local(f"d{site.name}", choose, (site.value(0),), shape)
+    chosen = Local(f"d{site.name}", choose, (site.value(0),), shape, mask=True)
     into = [
         IndexMap(-low, ((d, stride), (rank + d, dilation)))
         for d, ((low, _), stride, dilation) in enumerate(
