@@ -7,6 +7,7 @@ import pytest
 
 from graphax_lapl import jacve
 from graphax_lapl.emit import stages, tape
+from graphax_lapl.emit.holding import BARRIERS_STAND
 from graphax_lapl.emit.stages import FEW_KERNELS, staged
 
 
@@ -92,6 +93,7 @@ def test_what_is_infinite_or_no_number_stays_so_sample_by_sample():
     assert not np.isfinite(np.asarray(found)[~good]).all((1, 2)).any()
 
 
+@pytest.mark.skipif(not BARRIERS_STAND, reason="held numbers are calls themselves")
 def test_the_entry_has_few_kernels_and_calls():
     args = draw(9, 64, 4), draw(10, 64)
     called, fused = calls(jax.vmap(jacve(step)), *args)

@@ -338,8 +338,8 @@ class Tape:
 
     def _is_staged(self, results: Sequence[Numbers], samples: int) -> bool:
         """Whether all kernels of few samples may run on one thread."""
-        if not 1 < samples < BATCH:
-            return False
+        if not BARRIERS_STAND or not 1 < samples < BATCH:
+            return False  # before, each number that is held is a call more
         arrays = [numbers for numbers in results if numbers.size > 1]
         computed = {n.place for numbers in results for n in computed_of(numbers.ravel())}
         few = len(arrays) < FEW_KERNELS - 2 and len(computed) <= STAGED_HELD
