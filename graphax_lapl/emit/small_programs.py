@@ -35,7 +35,7 @@ from .arrays import promoted
 from .chunks import can_be_in_chunks, in_chunks
 from .holding import BARRIERS_STAND, held
 from .innermost import batched_first, with_rule
-from .numbers import BATCH, CALLS, Numbers, computed, has_numbers, joined, run_numbers, split
+from .numbers import BATCH, CALLS, Numbers, computed, has_numbers, joined, run_numbers
 from .packing import FUSED, by_digits, by_selection, in_rows
 from .tape import Tape, TooLong
 
@@ -136,7 +136,7 @@ def in_numbers(
         if isinstance(size, int) and (arrays or not few):  # `jax.export` knows symbols too
             closed, structure = traced(_types(inputs, own), _precision())
             recorded = _recorded(closed, own) if _is_small(closed.jaxpr) else None
-            if recorded is not None and few and not recorded.suits_few_samples(closed.jaxpr):
+            if recorded is not None and few and not recorded.suits_few_samples(closed.jaxpr, size):
                 recorded = None
             chunk = size
             if recorded is not None and can_be_in_chunks():
@@ -228,11 +228,13 @@ class _Recorded(NamedTuple):
         """
         if any(math.prod(v.aval.shape) * v.aval.dtype.itemsize > THREADED for v in jaxpr.outvars):
             return False
-        return self.suits_few_samples(jaxpr)
+        return self.suits_few_samples(jaxpr, 1)
 
-    def suits_few_samples(self, jaxpr: Any) -> bool:
+    def suits_few_samples(self, jaxpr: Any, samples: int) -> bool:
         """Whether a few samples wait for fewer kernels than those of a program on arrays."""
         kernels, repeated = self.tape.kernels(self.results)
+        if repeated > MAX_REPEATED and samples > 1:
+            repeated = self.tape.written(self.results, samples)
         return kernels <= KERNELS * _kernels(jaxpr) and repeated <= MAX_REPEATED
 
     def join(self, samples: int) -> Callable[[Numbers], Any]:
@@ -314,7 +316,7 @@ def _in_numbers(
     program = recorded.tape.program(recorded.results, chunk, size)
 
     def numbers(*inputs: Any) -> list[Any]:
-        found = program([split(x) for x in inputs])
+        found = program(inputs)
         return [
             lax.convert_element_type(join(array), atom.aval.dtype)
             for array, atom in zip(found, closed.jaxpr.outvars, strict=True)

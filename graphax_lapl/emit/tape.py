@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from jax import lax
 
 from ..program.fusion import CACHED, HOLDING, UNBOUNDED, Fusion, Step
-from ..program.regions import SINE_DTYPES, SINES
+from ..program.regions import SINES
 from ..program.sines import SINES_SIZE
 from ..program.timings import KERNEL, expression_of
 from .holding import BARRIERS_STAND, held
-from .numbers import BATCH, Numbers, filled
-from .packing import FUSED
+from .numbers import BATCH, Numbers, filled, split
+from .recorded import (
+    Number,
+    Operation,
+    computed_of,
+    is_repeated,
+    is_row,
+    kept_and_repeated,
+    read,
+    stored_places,
+)
 from .sines import Pair, sine_and_cosine_from
+from .stages import FEW_KERNELS, Stage, Staged, called, staged
 
 __all__ = ["Tape", "TooLong"]
 
@@ -30,22 +40,22 @@ CHOSEN_SHARE = 0.2
 CHUNKS = 3
 #: Chunks that a batch whose results are joined is worth: fewer save less than a loop costs.
 FAR = 8
-#: Most kernels that few samples wait for: from so many on XLA's runtime hands them to other
-#: threads, which takes longer than they do.
-FEW_KERNELS = 8
-#: Nanoseconds of holding a number of few samples: a kernel that runs on one core.
+#: Bytes of an array up to which XLA's runtime hands no kernel to another thread.
+SMALL = 512
+#: Nanoseconds of holding a number of few samples where all kernels run on one thread, most numbers
+#: that are held, and most numbers in results: each is a kernel.
+STAGED_HOLDING = KERNEL / 3
+STAGED_HELD = 64
+#: Nanoseconds that stages must save where few kernels would do.
+STAGING = 4 * KERNEL
+#: Nanoseconds of holding a number where more than a few kernels would be handed to other threads.
 FEW_HOLDING = KERNEL
 #: The same for many samples, of numbers that one kernel writes side by side: what it evaluates is
 #: not vectorised, and from some operations on it waits for a second thread.
 ROW_HOLDING = KERNEL / 2
-#: Evaluations of an operation, in the mean over all, from which on numbers of arrays are those that
-#: branches of a kernel write, each with all that it needs: such a kernel is not vectorised.
-REPEATED = 6.0
 #: Nanoseconds of holding a number then, and most numbers that are held.
 JOINED_HOLDING = KERNEL
 JOINED_HELD = 100
-#: Of a sine and cosine, as `Tape.apply` writes them: with JAX's usual accuracy.
-NO_OPTIONS = ("", "{'accuracy': None}")
 #: Operations on known numbers that are carried out at once: positions are compared by them.
 COMPARISONS: dict[str, Callable[..., Any]] = {
     "eq": np.equal,
@@ -61,53 +71,6 @@ COMPARISONS: dict[str, Callable[..., Any]] = {
 SUMS = frozenset({"add", "add_any", "sub"})
 #: Operations whose operands may change places.
 COMMUTATIVE = frozenset({"add", "mul"})
-
-
-class _Number:
-    """A number that will be computed; `moves` says whether each sample of a batch has its own."""
-
-    __slots__ = ("dtype", "moves", "place", "tape")
-    __array_ufunc__ = None  # numpy's numbers leave arithmetic to this class
-
-    def __init__(self, tape: Tape, place: int, dtype: Any, moves: bool):
-        self.tape, self.place, self.dtype, self.moves = tape, place, dtype, moves
-
-    def astype(self, dtype: Any) -> Any:
-        """The number in another dtype."""
-        if self.dtype == dtype:
-            return self
-        call = functools.partial(lax.convert_element_type, new_dtype=dtype)
-        return self.tape.record("convert_element_type", call, (self,), dtype, str(dtype))
-
-    def __add__(self, other: Any) -> Any:
-        return self.tape.record("add", lax.add, (self, other), self.dtype)
-
-    def __radd__(self, other: Any) -> Any:
-        return self.tape.record("add", lax.add, (other, self), self.dtype)
-
-    def __mul__(self, other: Any) -> Any:
-        return self.tape.record("mul", lax.mul, (self, other), self.dtype)
-
-    def __rmul__(self, other: Any) -> Any:
-        return self.tape.record("mul", lax.mul, (other, self), self.dtype)
-
-
-class _Operation(NamedTuple):
-    """What is done to which numbers (`_Number`s and known ones) for the number at `place`."""
-
-    name: str
-    call: Callable[..., Any]
-    operands: tuple[Any, ...]
-    place: int
-    options: str
-
-    @property
-    def is_sine(self) -> bool:
-        """Whether this is a sine or cosine that may be evaluated together with the other one."""
-        if self.name not in SINES or self.options not in NO_OPTIONS:
-            return False
-        (operand,) = self.operands
-        return isinstance(operand, _Number) and operand.moves and operand.dtype in SINE_DTYPES
 
 
 class TooLong(Exception):
@@ -128,17 +91,19 @@ class Tape:
             most: operations that are recorded; one more raises `TooLong`.
         """
         self.most = most
-        self.numbers: list[_Number] = []
+        self.numbers: list[Number] = []
         self.inputs = 0
-        self._operations: list[_Operation] = []
-        self._known: dict[Any, _Number] = {}
+        self._given: list[range] = []
+        self._operations: list[Operation] = []
+        self._known: dict[Any, Number] = {}
 
     def input(self, shape: tuple[int, ...], dtype: Any, moves: bool) -> Numbers:
         """The numbers of the next input; all inputs come before the first operation."""
         numbers = np.empty(shape, object)
         for index in np.ndindex(shape):
             numbers[index] = self._number(dtype, moves)
-            self.inputs += 1
+        self._given.append(range(self.inputs, self.inputs + numbers.size))
+        self.inputs += numbers.size
         return numbers
 
     def apply(self, equation: Any, values: Sequence[Any]) -> list[Any]:
@@ -169,13 +134,13 @@ class Tape:
         if key not in self._known:
             if len(self._operations) == self.most:
                 raise TooLong
-            moves = any(number.moves for number in _computed(operands))
+            moves = any(number.moves for number in computed_of(operands))
             self._known[key] = made = self._number(dtype, moves)
-            self._operations.append(_Operation(name, call, tuple(operands), made.place, options))
+            self._operations.append(Operation(name, call, tuple(operands), made.place, options))
         return self._known[key]
 
-    def _number(self, dtype: Any, moves: bool) -> _Number:
-        self.numbers.append(_Number(self, len(self.numbers), dtype, moves))
+    def _number(self, dtype: Any, moves: bool) -> Number:
+        self.numbers.append(Number(self, len(self.numbers), dtype, moves))
         return self.numbers[-1]
 
     def chunk(self, results: Sequence[Numbers], samples: int, least: int, stored: int = 0) -> int:
@@ -200,13 +165,13 @@ class Tape:
             stored: numbers that products and sums of arrays write, where a program has arrays.
         """
         needed, wanted, joined = self._needed(results)
-        apart, row = self._apart(needed, samples), _is_row(needed, joined)
-        readers = Counter(number.place for o in needed for number in _computed(o.operands))
+        apart, row = self._apart(needed, samples), is_row(needed, joined)
+        readers = Counter(number.place for o in needed for number in computed_of(o.operands))
         kept = sum(readers[o.place] > 1 and expression_of([o.name]).kept for o in needed)
         everything = sum(numbers.size for numbers in results)
         packed = sum(numbers.size for numbers in results if numbers.size > 1)
         cached = samples * everything <= CACHED
-        if not BARRIERS_STAND and cached and not row and _is_repeated(needed, wanted, joined):
+        if not BARRIERS_STAND and cached and not row and is_repeated(needed, wanted, joined):
             return samples
         held = self._worth_holding(needed, wanted, joined, samples, apart)
         together = len(apart | held) + kept + packed + everything
@@ -242,30 +207,30 @@ class Tape:
             these and the results': all others, once for every number that is made of them.
         """
         needed, wanted, _ = self._needed(results)
-        return _kept_and_repeated(needed, wanted)
+        return kept_and_repeated(needed, wanted)
 
-    def _needed(self, results: Sequence[Numbers]) -> tuple[list[_Operation], list[int], set[int]]:
+    def _needed(self, results: Sequence[Numbers]) -> tuple[list[Operation], list[int], set[int]]:
         """The operations that results need, and the places of these, and of those in arrays."""
-        wanted = [number.place for numbers in results for number in _computed(numbers.ravel())]
+        wanted = [number.place for numbers in results for number in computed_of(numbers.ravel())]
         arrays = [numbers for numbers in results if numbers.size > 1]
-        joined = {number.place for numbers in arrays for number in _computed(numbers.ravel())}
+        joined = {number.place for numbers in arrays for number in computed_of(numbers.ravel())}
         live = set(wanted)
         needed = []
         for operation in reversed(self._operations):
             if operation.place in live:
                 needed.append(operation)
-                live.update(number.place for number in _computed(operation.operands))
+                live.update(number.place for number in computed_of(operation.operands))
         needed.reverse()
         return needed, wanted, joined
 
-    def _apart(self, operations: Sequence[_Operation], samples: int) -> set[int]:
+    def _apart(self, operations: Sequence[Operation], samples: int) -> set[int]:
         """Sines and cosines that are evaluated together for a batch of so many samples."""
         return {o.place for o in operations if o.is_sine} if samples >= SINES_SIZE else set()
 
     def program(
         self, results: Sequence[Numbers], samples: int, all_samples: int
-    ) -> Callable[[Sequence[Numbers]], list[Numbers]]:
-        """What computes the results from the inputs' numbers, for a batch of so many samples.
+    ) -> Callable[[Sequence[Any]], list[Numbers]]:
+        """What computes the results from the inputs, for a batch of so many samples.
 
         What no result needs is left out, and what is worth it is written to memory.
 
@@ -276,45 +241,136 @@ class Tape:
         """
         needed, wanted, joined = self._needed(results)
         apart = self._apart(needed, all_samples)
-        memory = self._worth_holding(needed, wanted, joined, samples, apart)
+        memory, stages = self._memory(needed, wanted, joined, results, samples, apart)
         sine_and_cosine = sine_and_cosine_from(min(samples, SINES_SIZE))
+        operations = {operation.place: operation for operation in needed}
 
-        def run(inputs: Sequence[Numbers]) -> list[Numbers]:
-            values: list[Any] = [value for numbers in inputs for value in numbers.ravel()]
-            values += [None] * (len(self.numbers) - self.inputs)
-
-            def read(operand: Any) -> Any:
-                return values[operand.place] if isinstance(operand, _Number) else operand
-
+        def compute(places: Iterable[int], values: dict[int, Any]) -> None:
             pairs: dict[Any, Pair] = {}
-            for operation in needed:
-                place, operands = operation.place, operation.operands
+            for place in places:
+                operation = operations[place]
+                operands = [read(operand, values) for operand in operation.operands]
                 if place in apart:
-                    argument = operands[0].place
+                    argument = operation.operands[0].place
                     if argument not in pairs:
-                        pairs[argument] = sine_and_cosine(read(operands[0]))
+                        pairs[argument] = sine_and_cosine(operands[0])
                     values[place] = pairs[argument][SINES.index(operation.name)]
                     continue
-                value = operation.call(*map(read, operands))
+                value = operation.call(*operands)
                 values[place] = held(value, (2, UNBOUNDED)) if place in memory else value
-            return [filled(numbers.shape, map(read, numbers.ravel())) for numbers in results]
+
+        def run(inputs: Sequence[Any]) -> list[Numbers]:
+            arrays = dict(enumerate(inputs))
+            values: dict[int, Any] = {}
+            for stage in stages.stages if stages else ():
+                values.update(self._called(stage, arrays, values, compute))
+            values.update(self._split(arrays))
+            compute(stages.last.computes if stages else operations, values)
+            return [
+                filled(numbers.shape, (read(number, values) for number in numbers.ravel()))
+                for numbers in results
+            ]
 
         return run
 
+    def _split(self, arrays: Mapping[int, Any]) -> dict[int, Any]:
+        """The numbers of some of the inputs, by their places."""
+        return {
+            place: number
+            for k, array in arrays.items()
+            for place, number in zip(self._given[k], split(array).ravel(), strict=True)
+        }
+
+    def _called(
+        self,
+        stage: Stage,
+        arrays: Mapping[int, Any],
+        values: Mapping[int, Any],
+        compute: Callable[[Iterable[int], dict[int, Any]], None],
+    ) -> dict[int, Any]:
+        """What a stage writes, from inputs as arrays and from numbers."""
+        own = [k for k in arrays if any(place in self._given[k] for place in stage.reads)]
+        passed_on = [place for place in stage.reads if place >= self.inputs]
+
+        def body(*passed: Any) -> list[Any]:
+            given = dict(zip(own, passed, strict=False))
+            inside = dict(zip(passed_on, passed[len(own) :], strict=True))
+            for part in stage.parts:
+                inside.update(self._called(part, given, inside, compute))
+            if not stage.parts:
+                inside.update(self._split(given))
+                compute(stage.computes, inside)
+            return [inside[place] for place in stage.writes]
+
+        found = called(body, [*(arrays[k] for k in own), *(values[place] for place in passed_on)])
+        return dict(zip(stage.writes, found, strict=True))
+
+    def written(self, results: Sequence[Numbers], samples: int) -> int:
+        """How many operations XLA writes into kernels for few samples, with repeated ones."""
+        needed, wanted, joined = self._needed(results)
+        stages = self._memory(needed, wanted, joined, results, samples, ())[1]
+        return stages.written if stages else kept_and_repeated(needed, wanted)[1]
+
+    def _memory(
+        self,
+        needed: Sequence[Operation],
+        wanted: Sequence[int],
+        joined: Collection[int],
+        results: Sequence[Numbers],
+        samples: int,
+        apart: Collection[int],
+    ) -> tuple[Collection[int], Staged | None]:
+        """What is written to memory, and the stages in which few samples are evaluated."""
+        memory = self._worth_holding(needed, wanted, joined, samples, apart, results)
+        arrays = sum(numbers.size > 1 for numbers in results)
+        if not self._is_staged(results, samples):
+            return memory, None
+        alone = {place for place in wanted if place not in joined}
+        stored = stored_places(needed, wanted, memory.union(alone))
+        stored = [place for place in stored if self.numbers[place].moves]
+        if len(stored) + arrays <= FEW_KERNELS or self._is_little(results, samples):
+            return memory.union(stored).difference(alone - memory), None
+        # What many numbers are put together from XLA writes in kernels of its own choice.
+        stored = stored_places(needed, wanted, memory.union(wanted))
+        stored = [place for place in stored if self.numbers[place].moves]
+        operands = {o.place: [n.place for n in computed_of(o.operands)] for o in needed}
+        return frozenset(stored), staged(operands, stored, wanted, FEW_KERNELS - 1 - arrays)
+
+    def _is_staged(self, results: Sequence[Numbers], samples: int) -> bool:
+        """Whether all kernels of few samples may run on one thread."""
+        if not BARRIERS_STAND or not 1 < samples < BATCH:
+            return False  # before, each number that is held is a call more
+        arrays = [numbers for numbers in results if numbers.size > 1]
+        computed = {n.place for numbers in results for n in computed_of(numbers.ravel())}
+        few = len(arrays) < FEW_KERNELS - 2 and len(computed) <= STAGED_HELD
+        return few or self._is_little(results, samples)
+
+    def _is_little(self, results: Sequence[Numbers], samples: int) -> bool:
+        """Whether no array of a batch is so large that kernels are handed to other threads."""
+        given = [[self.numbers[place] for place in places] for places in self._given]
+        found = [computed_of(numbers.ravel()) for numbers in results]
+        sizes = [numbers.size for numbers in results] + [len(numbers) for numbers in given]
+        return all(
+            size * samples * np.dtype(numbers[0].dtype).itemsize <= SMALL
+            for size, numbers in zip(sizes, [*found, *given], strict=True)
+            if numbers
+        )
+
     def _worth_holding(
         self,
-        operations: Sequence[_Operation],
+        operations: Sequence[Operation],
         wanted: Sequence[int],
         joined: Collection[int],
         samples: int,
         apart: Collection[int],
+        results: Sequence[Numbers] = (),
     ) -> set[int]:
         moves = [number.moves for number in self.numbers]
         steps = []
         for operation in operations:
             if moves[operation.place]:
                 expression = expression_of([operation.name])
-                inputs = tuple(number.place for number in _computed(operation.operands))
+                inputs = tuple(number.place for number in computed_of(operation.operands))
                 steps.append(
                     Step(
                         inputs,
@@ -325,8 +381,8 @@ class Tape:
                         expression.inside,
                     )
                 )
-        row = _is_row(operations, joined)
-        repeated = samples >= BATCH and not row and _is_repeated(operations, wanted, joined)
+        row = is_row(operations, joined)
+        repeated = samples >= BATCH and not row and is_repeated(operations, wanted, joined)
         side_by_side = joined if samples < BATCH or row or repeated else ()
         fusion = Fusion(steps, [1] * len(moves), wanted, moves, side_by_side)
         fusion.shared.difference_update(apart)
@@ -338,51 +394,27 @@ class Tape:
             return set()
         readers = Counter(place for step in steps for place in step.inputs)
         kept = sum(step.kept and readers[step.outputs[0]] > 1 for step in steps)
-        return fusion.held_at(samples, max(0, FEW_KERNELS - 1 - kept), FEW_HOLDING)
+        few = max(0, FEW_KERNELS - 1 - kept)
+        if not self._is_staged(results, samples):
+            return fusion.held_at(samples, few, FEW_HOLDING)
+        many = fusion.held_at(samples, STAGED_HELD, STAGED_HOLDING)
+        if kept >= FEW_KERNELS or len(many) <= few:
+            return many
+        flat = fusion.held_at(samples, few, STAGED_HOLDING)
+        saved = _nanoseconds(fusion, flat) - _nanoseconds(fusion, many)
+        price = STAGED_HOLDING * (len(many) - len(flat)) + STAGING
+        return many if samples * saved > price else flat
 
 
-def _computed(values: Iterable[Any]) -> list[_Number]:
-    return [value for value in values if isinstance(value, _Number)]
-
-
-def _kept_and_repeated(operations: Iterable[_Operation], wanted: Iterable[int]) -> tuple[int, int]:
-    """How many dear numbers XLA keeps, and how many operations it writes into all kernels."""
-    inside: dict[int, int] = {}  # for each number a set of operations, as bits
-    kept, repeated = 0, 0
-    for k, operation in enumerate(operations):
-        written = 1 << k
-        for number in _computed(operation.operands):
-            written |= inside.get(number.place, 0)
-        if expression_of([operation.name]).kept:
-            kept, repeated = kept + 1, repeated + written.bit_count()
-        else:
-            inside[operation.place] = written
-    repeated += sum(inside.get(place, 0).bit_count() for place in wanted)
-    return kept, repeated
-
-
-def _is_repeated(
-    operations: Sequence[_Operation], wanted: Iterable[int], joined: Collection[int]
-) -> bool:
-    """Whether kernels that write numbers side by side evaluate most operations many times."""
-    if not joined:
-        return False
-    _, repeated = _kept_and_repeated(operations, wanted)
-    return repeated >= REPEATED * len(operations)
-
-
-def _is_row(operations: Iterable[_Operation], joined: Collection[int]) -> bool:
-    """Whether one kernel writes few numbers side by side, and evaluates all that they need.
-
-    Of dear numbers XLA makes kernels by itself.
-    """
-    plain = not any(expression_of([operation.name]).kept for operation in operations)
-    return plain and 0 < len(joined) <= FUSED
+def _nanoseconds(fusion: Fusion, held: Collection[int]) -> float:
+    """What one sample takes if some numbers are held."""
+    often = fusion.evaluations(held)
+    return sum(often[slot] * step.nanoseconds for step in fusion.steps for slot in step.outputs)
 
 
 def _settled(name: str, operands: Sequence[Any]) -> Any:
     """What an operation gives without being carried out, if it does."""
-    known = [not isinstance(operand, _Number) for operand in operands]
+    known = [not isinstance(operand, Number) for operand in operands]
     if name == "select_n" and known[0]:
         return operands[1 + int(operands[0])]
     if name in COMPARISONS and all(known):
@@ -398,7 +430,7 @@ def _settled(name: str, operands: Sequence[Any]) -> Any:
 
 def _key(operand: Any) -> Any:
     """What makes two operands the same; zeros of both signs differ."""
-    if isinstance(operand, _Number):
+    if isinstance(operand, Number):
         return operand.place
     known = np.asarray(operand)
     return known.dtype.str, known.tobytes()

@@ -1,0 +1,142 @@
+"""Operations on numbers that are recorded, and what XLA makes of them."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from jax import lax
+
+from ..program.regions import SINE_DTYPES, SINES
+from ..program.timings import expression_of
+from .packing import FUSED
+
+__all__ = [
+    "Number",
+    "Operation",
+    "computed_of",
+    "is_repeated",
+    "is_row",
+    "kept_and_repeated",
+    "read",
+    "stored_places",
+]
+
+#: Evaluations of an operation, in the mean over all, from which on numbers of arrays are those that
+#: branches of a kernel write, each with all that it needs: such a kernel is not vectorised.
+REPEATED = 6.0
+#: Of a sine and cosine, as `Tape.apply` writes them: with JAX's usual accuracy.
+NO_OPTIONS = ("", "{'accuracy': None}")
+
+
+class Number:
+    """A number that will be computed; `moves` says whether each sample of a batch has its own."""
+
+    __slots__ = ("dtype", "moves", "place", "tape")
+    __array_ufunc__ = None  # numpy's numbers leave arithmetic to this class
+
+    def __init__(self, tape: Any, place: int, dtype: Any, moves: bool):
+        self.tape, self.place, self.dtype, self.moves = tape, place, dtype, moves
+
+    def astype(self, dtype: Any) -> Any:
+        """The number in another dtype."""
+        if self.dtype == dtype:
+            return self
+        call = functools.partial(lax.convert_element_type, new_dtype=dtype)
+        return self.tape.record("convert_element_type", call, (self,), dtype, str(dtype))
+
+    def __add__(self, other: Any) -> Any:
+        return self.tape.record("add", lax.add, (self, other), self.dtype)
+
+    def __radd__(self, other: Any) -> Any:
+        return self.tape.record("add", lax.add, (other, self), self.dtype)
+
+    def __mul__(self, other: Any) -> Any:
+        return self.tape.record("mul", lax.mul, (self, other), self.dtype)
+
+    def __rmul__(self, other: Any) -> Any:
+        return self.tape.record("mul", lax.mul, (other, self), self.dtype)
+
+
+class Operation(NamedTuple):
+    """What is done to which numbers (`Number`s and known ones) for the number at `place`."""
+
+    name: str
+    call: Callable[..., Any]
+    operands: tuple[Any, ...]
+    place: int
+    options: str
+
+    @property
+    def is_sine(self) -> bool:
+        """Whether this is a sine or cosine that may be evaluated together with the other one."""
+        if self.name not in SINES or self.options not in NO_OPTIONS:
+            return False
+        (operand,) = self.operands
+        return isinstance(operand, Number) and operand.moves and operand.dtype in SINE_DTYPES
+
+
+def read(operand: Any, values: Mapping[int, Any]) -> Any:
+    """The value of a number, or what is known."""
+    return values[operand.place] if isinstance(operand, Number) else operand
+
+
+def computed_of(values: Iterable[Any]) -> list[Number]:
+    """The numbers among some values that will be computed."""
+    return [value for value in values if isinstance(value, Number)]
+
+
+def kept_and_repeated(operations: Iterable[Operation], wanted: Iterable[int]) -> tuple[int, int]:
+    """How many dear numbers XLA keeps, and how many operations it writes into all kernels."""
+    inside: dict[int, int] = {}  # for each number a set of operations, as bits
+    kept, repeated = 0, 0
+    for k, operation in enumerate(operations):
+        written = 1 << k
+        for number in computed_of(operation.operands):
+            written |= inside.get(number.place, 0)
+        if expression_of([operation.name]).kept:
+            kept, repeated = kept + 1, repeated + written.bit_count()
+        else:
+            inside[operation.place] = written
+    repeated += sum(inside.get(place, 0).bit_count() for place in wanted)
+    return kept, repeated
+
+
+def stored_places(
+    operations: Sequence[Operation], wanted: Sequence[int], memory: Collection[int]
+) -> list[int]:
+    """What is in memory: what is held, and what XLA keeps because more than one kernel reads it."""
+    readers: Counter[int] = Counter()  # for each number a set of kernels, as bits
+    for kernel, place in enumerate(wanted):
+        readers[place] |= 1 << kernel
+    stored: list[int] = []
+    for operation in reversed(operations):
+        own = readers[operation.place]
+        kept = expression_of([operation.name]).kept and own.bit_count() > 1
+        if kept or operation.place in memory:
+            own = 1 << (len(wanted) + len(stored))
+            stored.append(operation.place)
+        for number in computed_of(operation.operands):
+            readers[number.place] |= own
+    return stored[::-1]
+
+
+def is_repeated(
+    operations: Sequence[Operation], wanted: Iterable[int], joined: Collection[int]
+) -> bool:
+    """Whether kernels that write numbers side by side evaluate most operations many times."""
+    if not joined:
+        return False
+    _, repeated = kept_and_repeated(operations, wanted)
+    return repeated >= REPEATED * len(operations)
+
+
+def is_row(operations: Iterable[Operation], joined: Collection[int]) -> bool:
+    """Whether one kernel writes few numbers side by side, and evaluates all that they need.
+
+    Of dear numbers XLA makes kernels by itself.
+    """
+    plain = not any(expression_of([operation.name]).kept for operation in operations)
+    return plain and 0 < len(joined) <= FUSED
