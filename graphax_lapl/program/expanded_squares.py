@@ -17,7 +17,7 @@ from .summed_layers import EXACT
 
 __all__ = ["expand_squares"]
 
-#: Sums of more summands are not expanded.
+#: Sums of more summands are not looked at.
 MAX_SUMMANDS = 4
 #: Multiplications of a product of matrices, for a batch with shared weights, that take as long as
 #: one of a loop.
@@ -115,7 +115,7 @@ class _Squares(Rewriting):
             if names is None or tuple(sizes[n] for n in names) != self.slots[slot].shape:
                 return [root]
             found = self.summands(slot, names, sizes)
-            if not 1 < len(found) <= MAX_SUMMANDS or not any(each.fixed for each in found):
+            if not self.keeps_digits(found):
                 return [root]
             summands.append(found)
         making = _Making(self, root, sizes)
@@ -139,6 +139,37 @@ class _Squares(Rewriting):
         )
         inputs = tuple(made for _, made, _ in operands)
         return [*making.made, replace(root, operation=total, inputs=inputs)]
+
+    def keeps_digits(self, summands: Sequence[_Summand]) -> bool:
+        """Whether the sum is known to lose no more digits than the function has lost before it.
+
+        Summands may cancel: of the difference of two networks whose weights are nearly the same,
+        squares are small, and their parts are not. Of a sample's vector and weights this happens
+        where the squared distance, of which it is the derivative, cancels too. Of a product of two
+        layers u and v it cannot: x times `U v + V u` is twice the product.
+        """
+        if len(summands) != 2:
+            return False
+        one, other = sorted(summands, key=lambda each: len(each.fixed))
+        if not one.fixed and other.fixed:
+            return not other.own
+        if not all(len(each.fixed) == len(each.own) == 1 for each in summands):
+            return False
+        ((first, _),), ((second, _),) = one.fixed, other.fixed
+        ((scale, _),), ((scale_of_second, _),) = one.own, other.own
+        return one.coefficient == other.coefficient and any(
+            self.layers.get(frozenset((vector, first))) == (scale_of_second, by_rows)
+            for (vector, by_rows) in self.layers_of(second, scale)
+        )
+
+    def layers_of(self, weights: int, result: int) -> list[tuple[int, bool]]:
+        """The vectors of which weights make a result, and whether rows are left."""
+        return [
+            (vector, by_rows)
+            for inputs, (made, by_rows) in self.layers.items()
+            if made == result and weights in inputs
+            for vector in inputs - {weights}
+        ]
 
     def summands(self, slot: int, names: tuple[int, ...], sizes: dict[int, int]) -> list[_Summand]:
         """An array as a sum; equal summands are one."""

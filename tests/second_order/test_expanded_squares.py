@@ -144,6 +144,25 @@ def test_differences_are_squared_as_they_are():
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
+def test_differences_of_layers_are_squared_as_they_are():
+    """Two networks that are nearly the same: the parts of their squares are not small."""
+
+    def fun(params: Any, x: Any) -> Any:
+        u, v = params
+        return jnp.sum((jnp.tanh(x @ u) - jnp.tanh(x @ v)) ** 2)
+
+    near = RNG.normal(size=(30, 4)) / 6
+    params = tuple(
+        jnp.asarray(p, jnp.float32) for p in (near, near + 1e-3 * RNG.normal(size=(30, 4)))
+    )
+    x = jnp.asarray(RNG.normal(size=30), jnp.float32)
+    exact = tuple(p.astype(np.float64) for p in params)
+    expected = jnp.trace(jax.hessian(fun, 1)(exact, x.astype(np.float64)))
+    for order in ORDERS[:3]:
+        found = laplacian_ve(fun, order=order, argnums=1)(params, x)
+        np.testing.assert_allclose(found, expected, rtol=3e-3)
+
+
 def test_expanded_squares_are_as_exact_as_the_function():
     """Far from the origin `|x|^2 - 2 x.z + |z|^2` has lost digits, and so may have its columns."""
     fun, _ = CASES["Gauss"]
