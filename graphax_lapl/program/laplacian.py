@@ -90,7 +90,8 @@ class LaplacianPrograms:
         first: FirstOrder = FirstOrder(),
     ):
         self._start = _Laplacian(graph, metric, jacobian, first)
-        self._with_columns: dict[int | None, _Laplacian | None] = {}
+        self._with_spans: dict[int | None, _Laplacian | None] = {}
+        self._with_columns: set[int | None] = set()
 
     @property
     def has_cuts(self) -> bool:
@@ -114,15 +115,27 @@ class LaplacianPrograms:
         made = self._made(cut)
         return None if made is None else made.carried(order)
 
+    def spans(self, cut: int | None) -> Program | None:
+        """What they hold before Jacobians are contracted, a part of `columns`; None as there."""
+        made = self._pushed_to(cut)
+        return None if made is None else made.until_contracted()
+
     def columns(self, cut: int | None) -> Program | None:
         """What programs with this cut hold before columns are carried; None without such a cut."""
         made = self._made(cut)
         return None if made is None else made.until_carried()
 
+    def _pushed_to(self, cut: int | None) -> _Laplacian | None:
+        if cut not in self._with_spans:
+            self._with_spans[cut] = self._start.with_spans(cut)
+        return self._with_spans[cut]
+
     def _made(self, cut: int | None) -> _Laplacian | None:
-        if cut not in self._with_columns:
-            self._with_columns[cut] = self._start.with_columns(cut)
-        return self._with_columns[cut]
+        made = self._pushed_to(cut)
+        if made is not None and cut not in self._with_columns:
+            made.add_columns()
+            self._with_columns.add(cut)
+        return made
 
 
 class _Laplacian(Carrier):
@@ -140,6 +153,7 @@ class _Laplacian(Carrier):
         self.ends = {v for v in graph.outputs if v is not None}
         self.spans: Jacobians = {}
         self.weighted_spans: Jacobians = {}
+        self.contracted_with: dict[int, dict[int, Edge]] | None = self.weights
         self.whole: Jacobians = {}
         self.found_columns: dict[int, Edge] = {}
 
@@ -174,28 +188,32 @@ class _Laplacian(Carrier):
         local = self.fused_local
         return narrow_cuts(local, self.sizes(local), self.second.inputs, self.groups)
 
-    def with_columns(self, cut: int | None) -> Self | None:
-        """The program on from here to a column at every nonlinear vertex; None without the cut."""
+    def with_spans(self, cut: int | None) -> Self | None:
+        """The program on from here to the Jacobians of all targets; None without the cut."""
         if cut is not None and cut >= len(self.cuts):
             return None
         twin = self.fork()
-        twin.add_columns(cut)
+        twin.add_spans(cut)
         return twin
 
-    def add_columns(self, cut: int | None) -> None:
-        """Contract Jacobians with every curvature."""
-        local, targets, weights = self.fused_local, self.targets, self.weights
+    def add_spans(self, cut: int | None) -> None:
+        """Push Jacobians to every argument of a curvature."""
+        local, targets = self.fused_local, self.targets
         if cut is None:
             shared = self.jacobian and self.metric.spans_all
             ends = self.ends if shared else ()
             self.spans = self.jacobians(local, self.starts, [*targets, *ends])
             self.whole = self.spans if shared else {}
         else:
-            self.spans, weights = self.compressed(
-                local, self.starts, weights, targets, self.cuts[cut]
+            self.spans, self.contracted_with = self.compressed(
+                local, self.starts, self.weights, targets, self.cuts[cut]
             )
         if self.jacobian and not self.whole:
             self.whole = self.jacobians(local, self.identity_columns(), self.ends)
+
+    def add_columns(self) -> None:
+        """Contract Jacobians with every curvature."""
+        targets, weights = self.targets, self.contracted_with
         self.weighted_spans = (
             self.spans if weights is None else self.weighted(self.spans, weights, targets)
         )
@@ -204,10 +222,20 @@ class _Laplacian(Carrier):
         )
         self.drift_columns(self.local, self.drift, self.found_columns)
 
+    def until_contracted(self) -> Program:
+        """The program up to here; its values are the Jacobians of the targets."""
+        rows = [row for v, row in self.spans.items() if v in self.targets]
+        return self._until([edge for row in rows for edge in row.values()])
+
     def until_carried(self) -> Program:
         """The program up to here; its values are what carrying reads, and the Jacobian."""
         edges = [*self.local.values(), *self.found_columns.values()]
-        edges += [edge for row in self.whole.values() for edge in row.values()]
+        return self._until(
+            [*edges, *(edge for row in self.whole.values() for edge in row.values())]
+        )
+
+    def _until(self, edges: Iterable[Edge]) -> Program:
+        """The program up to here, whose values are what these arrows are made of."""
         read = sorted({slot for _, slots in edges for slot in slots})
         return replace(self.program, values=read).without_dead_code(None)
 

@@ -13,7 +13,7 @@ from .instructions import EdgeInstruction, Instruction, Program
 from .repetition import behind_layers
 from .rewriting import Rewriting
 
-__all__ = ["sum_layers"]
+__all__ = ["EXACT", "sum_layers"]
 
 #: A sum in these is as exact as a product of matrices.
 EXACT = frozenset({np.dtype(np.float32), np.dtype(np.float64)})

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from .common_scalings import scale_once
 from .common_weights import products_with_weights
+from .expanded_squares import expand_squares
 from .fixed_factors import take_out_fixed_factors
 from .instructions import Program
 from .joined_sums import join_sums
@@ -31,7 +32,7 @@ def tidied(program: Program, moving: Collection[int], trace: bool = False) -> Pr
         trace: whether it is the program of a trace, a number.
     """
     scaled = scale_once(program.without_dead_code(None)).without_dead_code(None)
-    products = sum_weights(reassociate(scaled), moving)
+    products = sum_weights(reassociate(expand_squares(scaled, moving)), moving)
     joined = join_sums(numbers_outside_squares(products))
     if not trace:
         return _laid_out(joined, moving, number=False)
