@@ -9,7 +9,7 @@ import pytest
 from jax import lax
 
 from graphax_lapl import jacve, value_and_jacve
-from graphax_lapl.emit import innermost, packing, tape
+from graphax_lapl.emit import innermost, packing, recorded
 from graphax_lapl.emit.numbers import computed, run_numbers, split
 from graphax_lapl.emit.small_programs import BATCH
 from graphax_lapl.emit.tape import Tape, TooLong
@@ -548,7 +548,7 @@ def numbers_held(fun, *args):
 def test_what_branches_would_evaluate_many_times_is_held(monkeypatch):
     state = jnp.ones((4096, 6))
     held = numbers_held(orbit, state)
-    monkeypatch.setattr(tape, "REPEATED", np.inf)
+    monkeypatch.setattr(recorded, "REPEATED", np.inf)
     assert numbers_held(orbit, state) <= MAX_HELD < held
 
 
