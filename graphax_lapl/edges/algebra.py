@@ -44,6 +44,9 @@ __all__ = [
 
 #: Sums of more terms than this become dense where that is not much larger.
 MAX_TERMS = 64
+#: A matrix in which tables place entries at this part of its positions is written out where these
+#: would repeat positions of a product.
+FILLED = 0.5
 #: A sum that stands everywhere is nearly dense where its factors hold this part of the numbers.
 NEARLY_DENSE = 0.75
 
@@ -81,8 +84,22 @@ def _composed(outer: Structure, inner: Structure, written: Sequence[int]) -> Rec
         factors[side] = arrays.result, [slots[place] for place in arrays.operands]
     left, right = factors
     while True:
+        start = len(writer.steps)
         try:
             items = _products(left, right, writer)
+            if not _places_repeat(items, (*outer.out_shape, *inner.in_shape)):
+                break
+            filled = [_is_filled(structure) for structure, _ in (left, right)]
+            if not any(filled):
+                break
+            met = writer.ad
+            del writer.steps[start:]
+            left, right = (
+                densified(*side, writer) if is_filled else side
+                for side, is_filled in zip((left, right), filled, strict=True)
+            )
+            items = _products(left, right, writer)
+            writer.ad = met
             break
         except Unsolvable:
             # Correct first: write out the side whose matrix is smaller, and try again.
@@ -94,6 +111,24 @@ def _composed(outer: Structure, inner: Structure, written: Sequence[int]) -> Rec
     return sum_of_terms(
         items, outer.out_shape, inner.in_shape, outer.complex_out, inner.complex_in, writer
     )
+
+
+def _places_repeat(items: list[Item], shape: tuple[int, ...]) -> bool:
+    """Whether tables place more entries of one term than the matrix has positions."""
+    size = math.prod(shape)
+    return any(term.entries > size and not term.is_affine for term, _ in items)
+
+
+def _is_filled(structure: Structure) -> bool:
+    """Whether tables place entries in a large part of a matrix, as those of a triangle.
+
+    Its product with a dense matrix has a number for each entry and column, which are added by
+    position; two dense matrices have a product of matrices.
+    """
+    terms = structure.terms
+    if all(term.is_affine for term in terms) or any(f.opaque for f in structure.factors):
+        return False
+    return sum(term.entries for term in terms) >= FILLED * structure.size
 
 
 @lru_cache(maxsize=1 << 16)
