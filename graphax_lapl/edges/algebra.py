@@ -87,7 +87,7 @@ def _composed(outer: Structure, inner: Structure, written: Sequence[int]) -> Rec
         start = len(writer.steps)
         try:
             items = _products(left, right, writer)
-            if not _places_repeat(items, (*outer.out_shape, *inner.in_shape)):
+            if not _places_repeat(items, (*outer.out_shape, *inner.in_shape), writer):
                 break
             filled = [_is_filled(structure) for structure, _ in (left, right)]
             if not any(filled):
@@ -113,10 +113,15 @@ def _composed(outer: Structure, inner: Structure, written: Sequence[int]) -> Rec
     )
 
 
-def _places_repeat(items: list[Item], shape: tuple[int, ...]) -> bool:
-    """Whether tables place more entries of one term than the matrix has positions."""
+def _places_repeat(items: list[Item], shape: tuple[int, ...], writer: RecipeWriter) -> bool:
+    """Whether tables place more entries of one term than the matrix has positions.
+
+    Entries that are added at once, as those of a row times a triangle, do not count.
+    """
     size = math.prod(shape)
-    return any(term.entries > size and not term.is_affine for term, _ in items)
+    repeated = [item for item in items if item[0].entries > size and not item[0].is_affine]
+    apart = RecipeWriter(writer.inputs + len(writer.steps))
+    return any(add_repeats(item, apart)[0].entries > size for item in repeated)
 
 
 def _is_filled(structure: Structure) -> bool:

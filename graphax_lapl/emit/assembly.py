@@ -23,6 +23,7 @@ from ..edges.terms import Structure, Term
 from .arrays import broadcast_labels, promoted, promoted_dtype, read, scaled
 from .masked import MAX_KNOWN, known_entries, read_by_position, spread_and_masked
 from .packing import packed
+from .stacked import side_by_side, stacked_groups
 from .tables import placed_by_tables
 
 __all__ = ["assemble", "term_values"]
@@ -51,10 +52,12 @@ def assemble(
     shape = (*structure.out_shape, *structure.in_shape)
     if 0 in shape or not structure.terms:
         return jnp.zeros(shape, dtype)
-    split, start = [], 0
+    split: list[tuple[Term, Sequence[Array]]] = []
+    start = 0
     for term in structure.terms:
         split.append((term, operands[start : start + len(term.factors)]))
         start += len(term.factors)
+    split = _with_stacks(split, shape, dtype)
     points = [item for item in split if _is_point_within(item[0], shape)]
     blocks = [item for item in split if item[0].position_labels]
     known = [term for term, _ in blocks if not term.factors]
@@ -73,6 +76,21 @@ def assemble(
     if points:
         parts.append(_pack(points, shape, dtype))
     return _total(parts) if parts else jnp.zeros(shape, dtype)
+
+
+def _with_stacks(
+    split: list[tuple[Term, Sequence[Array]]], shape: tuple[int, ...], dtype: np.dtype
+) -> list[tuple[Term, Sequence[Array]]]:
+    """The terms with their operands, groups that differ in single positions replaced by one."""
+    groups = stacked_groups([term for term, _ in split], shape)
+    done = {number for group in groups for number in group}
+    rest = [item for number, item in enumerate(split) if number not in done]
+    for group in groups:
+        own = [split[number] for number in group]
+        values = [term_values(term, operands, dtype) for term, operands in own]
+        term, array = side_by_side([term for term, _ in own], values)
+        rest.append((term, [array]))
+    return rest
 
 
 def _is_point_within(term: Term, shape: tuple[int, ...]) -> bool:
