@@ -21,7 +21,7 @@ from ..edges.maps import IndexMap
 from ..edges.operations import Read
 from ..edges.terms import Structure, Term
 from .arrays import broadcast_labels, promoted, promoted_dtype, read, scaled
-from .masked import MAX_KNOWN, known_entries, read_by_position, spread_and_masked
+from .masked import MAX_KNOWN, known_entries, masked_groups, read_by_position, spread_and_masked
 from .packing import packed
 from .stacked import side_by_side, stacked_groups
 from .tables import placed_by_tables
@@ -69,6 +69,10 @@ def assemble(
     corners = is_result and len(points) <= min(MAX_CORNERS, size // CORNER_ROOM)
     if corners and (blocks or parts):
         blocks, points = [*blocks, *points], []
+    if is_result and blocks:
+        groups, rest = masked_groups(blocks, shape)
+        blocks = [blocks[number] for number in rest]
+        parts += [spread_and_masked(terms, own, shape, along) for own, along, terms in groups]
     parts += [_place(term, own, shape, dtype) for term, own in blocks]
     if points and size == 1 and not parts:
         values = [term_values(term, own, dtype)[0] for term, own in points]
@@ -165,9 +169,10 @@ def _pack(
 
 def _place(term: Term, operands: Sequence[Array], shape: tuple[int, ...], dtype: np.dtype) -> Array:
     """One term as a dense array."""
-    along = read_by_position(term, shape)
-    if along is not None:
-        return spread_and_masked(term, operands, shape, along)
+    if not all(axis.is_affine for axis in (*term.out, *term.into)):
+        along = read_by_position(term, shape)
+        if along is not None:
+            return spread_and_masked([term], operands, shape, along)
     values, names = term_values(term, operands, dtype)
     maps: Sequence[IndexMap] = (*term.out, *term.into)
     primary = _primary_dimensions(term, maps)

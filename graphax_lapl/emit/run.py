@@ -45,8 +45,8 @@ from .recipes import operate
 from .regions import Body, evaluated, sum_of_products, summed
 from .rows import row_hessian
 from .sines import Pair, sine_and_cosine, sine_and_cosine_inside
-from .stacked import is_stacked
 from .sorting import selected_places, selecting, values_and_places
+from .stacked import is_stacked
 from .stored import block_storage, cast_to, stored_arrays
 from .summed_pulls import SummedPulls, summed_pulls
 

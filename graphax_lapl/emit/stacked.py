@@ -19,7 +19,7 @@ from ..edges.terms import Factor, Structure, Term
 from .arrays import broadcast_labels, promoted
 from .packing import by_digits
 
-__all__ = ["is_stacked", "stacked_groups", "side_by_side"]
+__all__ = ["is_stacked", "side_by_side", "stacked_groups"]
 
 #: Fewest terms that are written side by side: fewer are selected in one vectorised loop.
 MIN_TERMS = 4
