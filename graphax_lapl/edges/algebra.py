@@ -45,8 +45,8 @@ __all__ = [
 #: Sums of more terms than this become dense where that is not much larger.
 MAX_TERMS = 64
 #: A matrix in which tables place entries at this part of its positions is written out where these
-#: would repeat positions of a product.
-FILLED = 0.5
+#: would repeat positions of a product, up to so many of them.
+FILLED, MAX_FILLED = 0.5, 1 << 12
 #: A sum that stands everywhere is nearly dense where its factors hold this part of the numbers.
 NEARLY_DENSE = 0.75
 
@@ -131,7 +131,9 @@ def _is_filled(structure: Structure) -> bool:
     position; two dense matrices have a product of matrices.
     """
     terms = structure.terms
-    if all(term.is_affine for term in terms) or any(f.opaque for f in structure.factors):
+    if structure.size > MAX_FILLED or all(term.is_affine for term in terms):
+        return False
+    if any(factor.opaque for factor in structure.factors):
         return False
     return sum(term.entries for term in terms) >= FILLED * structure.size
 

@@ -15,8 +15,11 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 from jax import Array, lax
 
+from ..edges.algebra import MAX_FILLED
+from ..edges.layout import term_positions
 from ..edges.maps import IndexMap, constant, label
 from ..edges.operations import Assemble, Combine, Einsum, Overlay, Read
 from ..edges.terms import Factor, Structure, Term, with_terms
@@ -72,7 +75,7 @@ def with_selections(program: Program) -> Program:
     Args:
         program: the complete program; it comes back as it is where no mask meets such a factor.
     """
-    if not any(isinstance(i, LocalInstruction) and i.local.mask for i in program.instructions):
+    if not any(_masks(instruction) for instruction in program.instructions):
         return program
     selections = _Selections(program)
     for instruction in program.instructions:
@@ -85,6 +88,20 @@ def with_selections(program: Program) -> Program:
     )
 
 
+def _masks(instruction: Instruction) -> bool:
+    """Whether an instruction writes a mask, or what is zero wherever a table has no entry."""
+    if isinstance(instruction, LocalInstruction):
+        return instruction.local.mask
+    operation = instruction.operation if isinstance(instruction, EdgeInstruction) else None
+    return isinstance(operation, Assemble) and _is_listed(operation.structure)
+
+
+def _is_listed(structure: Structure) -> bool:
+    """Whether tables list the entries of a small matrix, as those of a triangle."""
+    listed = any(not term.is_affine for term in structure.terms)
+    return listed and structure.size <= MAX_FILLED
+
+
 class _Selections:
     """The new program, and what is known of its slots.
 
@@ -93,6 +110,8 @@ class _Selections:
         masks: slots that are masks themselves.
         singular: slots that may hold infinite numbers or NaN where the inputs are finite.
         selected: selected factors by what they are made of.
+        listed_masks: slots of masks that say where tables list entries. What meets these was taken
+            pair by pair before, and may grow to as many numbers as there are pairs.
     """
 
     def __init__(self, program: Program):
@@ -102,6 +121,7 @@ class _Selections:
         self.masks: set[int] = set()
         self.singular: set[int] = set()
         self.selected: dict[object, Part] = {}
+        self.listed_masks: set[int] = set()
 
     def follow(self, instruction: Instruction) -> None:
         """Add an instruction, with selections in front of it."""
@@ -133,6 +153,8 @@ class _Selections:
         known = [self.read(part, sizes) for part in parts]
         # What is summed may be a product of matrices, which one more axis would make an array.
         room = 0 if operation.summed else max(MAX_GROWN, math.prod(operation.shape))
+        if any(view.slot in self.listed_masks for own in known for cover in own for view in cover):
+            room = max(room, math.prod(sizes.values()))
         new = self.factors(parts, known, sizes, room)
         made = root
         if new != parts:
@@ -182,10 +204,26 @@ class _Selections:
                 for cover in self.read((slot, factor.axes), sizes)
             ]
             known.append([cover for cover in found if cover is not None])
-        self.keep(root.outputs[0], _joined(known), tuple(range(len(operation.shape))))
+        covers = _joined(known)
+        if _is_listed(whole):
+            covers = [self.listed_mask(whole), *covers]
+        self.keep(root.outputs[0], covers, tuple(range(len(operation.shape))))
         if inputs == root.inputs:
             return root
         return replace(root, operation=Assemble(structure), inputs=inputs)
+
+    def listed_mask(self, structure: Structure) -> Cover:
+        """Where the entries of a structure stand, as a mask of its own."""
+        shape = (*structure.out_shape, *structure.in_shape)
+        there = np.zeros(math.prod(shape), np.float32)
+        for term in structure.terms:
+            flat, valid = term_positions(term, shape)
+            there[flat[valid]] = 1
+        self.slots.append(Slot(shape, np.dtype(np.float32)))
+        slot = len(self.slots) - 1
+        self.instructions.append(ConstantInstruction(there.reshape(shape), (), (slot,)))
+        self.listed_masks.add(slot)
+        return frozenset({View(slot, tuple(label(k) for k in range(len(shape))))})
 
     def factors(
         self,
