@@ -167,13 +167,13 @@ def _compared(there: np.ndarray) -> Array | None:
     found = np.unique(shift[there])
     if len(found) and (np.isin(shift, found) == there).all():
         below = lax.sub(columns, rows)
-        first, last = int(found[0]), int(found[-1])
-        if len(found) == last - first + 1 and len(found) > 1:  # a band, or a triangle
+        low, high = int(found[0]), int(found[-1])
+        if len(found) == high - low + 1 and len(found) > 1:  # a band, or a triangle
             checks = []
-            if first > shift.min():
-                checks.append(lax.ge(below, _numbers(below, first)))
-            if last < shift.max():
-                checks.append(lax.le(below, _numbers(below, last)))
+            if low > shift.min():
+                checks.append(lax.ge(below, _numbers(below, low)))
+            if high < shift.max():
+                checks.append(lax.le(below, _numbers(below, high)))
             return functools.reduce(lax.bitwise_and, checks)
         if len(found) <= MAX_DIAGONALS:
             return functools.reduce(

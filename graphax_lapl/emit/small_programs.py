@@ -243,7 +243,7 @@ class _Recorded(NamedTuple):
     def is_mostly_zero(self) -> bool:
         """Whether most of many results are zeros, which arrays are filled up with."""
         everything = sum(numbers.size for numbers in self.results)
-        entries = sum(np.count_nonzero(numbers != 0) for numbers in self.results)
+        entries = sum(int(np.count_nonzero(numbers != 0)) for numbers in self.results)
         return everything > FEW and FULL * entries < everything
 
     def join(self, samples: int) -> Callable[[Numbers], Any]:
