@@ -51,6 +51,18 @@ def summed_layers(x):
     return jnp.cumsum(jnp.exp(WEIGHTS @ x) * jnp.cumsum(WEIGHTS @ jnp.sin(x))[::-1])
 
 
+def growth(rates, flows):
+    """Triangles on both sides of a diagonal."""
+    discount = jnp.exp(-jnp.cumsum(rates))
+    return jnp.cumsum(flows * discount) / discount
+
+
+def shares(x):
+    """A triangle times a dense matrix that may hold infinite slopes."""
+    share = jax.nn.softmax(WEIGHTS @ x)
+    return jnp.cumsum(share) / jnp.sqrt(jnp.cumsum(share**2))
+
+
 def neighbours(x):
     return x * jnp.exp(-x) * jnp.roll(x, 1) + jnp.roll(x, -2) ** 2
 
@@ -67,6 +79,8 @@ CASES = {
     "some_turned": (some_turned, 0, (4,)),
     "returns": (returns, (0, 1), (11,), (11,)),
     "summed_layers": (summed_layers, 0, (5,)),
+    "growth": (growth, (0, 1), (9,), (9,)),
+    "shares": (shares, 0, (5,)),
     **{f"neighbours_{n}": (neighbours, 0, (n,)) for n in (4, 17, 20, 33)},
     **{f"stencil_{n}": (stencil, 0, (n,)) for n in (5, 18, 22)},
 }

@@ -90,7 +90,7 @@ def _composed(outer: Structure, inner: Structure, written: Sequence[int]) -> Rec
             if not _places_repeat(items, (*outer.out_shape, *inner.in_shape), writer):
                 break
             filled = [_is_filled(structure) for structure, _ in (left, right)]
-            if not any(filled):
+            if sum(filled) != 1:  # of two triangles few pairs meet
                 break
             met = writer.ad
             del writer.steps[start:]

@@ -153,7 +153,10 @@ class _Selections:
         known = [self.read(part, sizes) for part in parts]
         # What is summed may be a product of matrices, which one more axis would make an array.
         room = 0 if operation.summed else max(MAX_GROWN, math.prod(operation.shape))
-        if any(view.slot in self.listed_masks for own in known for cover in own for view in cover):
+        listed = any(
+            view.slot in self.listed_masks for own in known for cover in own for view in cover
+        )
+        if listed:
             room = max(room, math.prod(sizes.values()))
         new = self.factors(parts, known, sizes, room)
         made = root
@@ -163,6 +166,8 @@ class _Selections:
             reads = [Read(new[k][1], operation.reads[k].conj) for k in left]
             inputs = tuple(new[k][0] for k in left)
             made = replace(root, operation=replace(operation, reads=tuple(reads)), inputs=inputs)
+            if listed and operation.summed:
+                made = self.sum_of_product(made)
         if (
             self.masks.issuperset(root.inputs)
             and not operation.summed
@@ -172,6 +177,22 @@ class _Selections:
         else:
             self.keep(result, [c for own in known for c in own], operation.output)
         return made
+
+    def sum_of_product(self, root: EdgeInstruction) -> EdgeInstruction:
+        """The sum of a product that is taken before: selections are fused with both then.
+
+        A product of matrices reads a selected factor from memory, with an axis more.
+        """
+        operation = root.operation
+        assert isinstance(operation, Einsum)
+        sizes = dict(operation.sizes)
+        names = (*operation.output, *(n for n in sorted(sizes) if n not in operation.output))
+        product = replace(operation, output=names)
+        self.slots.append(Slot(tuple(sizes[n] for n in names), self.slots[root.outputs[0]].dtype))
+        slot = len(self.slots) - 1
+        self.instructions.append(replace(root, operation=product, outputs=(slot,)))
+        total = Einsum((Read(tuple(label(n) for n in names)),), operation.sizes, operation.output)
+        return replace(root, operation=total, inputs=(slot,))
 
     def sum(self, root: EdgeInstruction, operation: Combine) -> None:
         """What is known of a sum: it is zero where all summands are."""
