@@ -35,6 +35,8 @@ MAX_PIECES = 32
 #: Up to so many single numbers beside other entries are placed by their positions, in matrices of
 #: at least so many entries for each: the corners of a periodic stencil.
 MAX_CORNERS, CORNER_ROOM = 4, 64
+#: Most arrays that are selected by the distance of positions; three took up to 1.26 of padding.
+MAX_MASKED = 2
 
 
 def assemble(
@@ -71,8 +73,9 @@ def assemble(
         blocks, points = [*blocks, *points], []
     if is_result and blocks:
         groups, rest = masked_groups(blocks, shape)
-        blocks = [blocks[number] for number in rest]
-        parts += [spread_and_masked(terms, own, shape, along) for own, along, terms in groups]
+        if len(groups) <= MAX_MASKED:
+            blocks = [blocks[number] for number in rest]
+            parts += [spread_and_masked(terms, own, shape, along) for own, along, terms in groups]
     parts += [_place(term, own, shape, dtype) for term, own in blocks]
     if points and size == 1 and not parts:
         values = [term_values(term, own, dtype)[0] for term, own in points]
