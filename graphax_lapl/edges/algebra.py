@@ -11,6 +11,7 @@ them unifies the labels and yields one dense term, at 12 multiplications.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -43,6 +44,9 @@ __all__ = [
 
 #: Sums of more terms than this become dense where that is not much larger.
 MAX_TERMS = 64
+#: A matrix in which tables place entries at this part of its positions is written out where these
+#: would repeat positions of a product, up to so many of them.
+FILLED, MAX_FILLED = 0.5, 1 << 12
 #: A sum that stands everywhere is nearly dense where its factors hold this part of the numbers.
 NEARLY_DENSE = 0.75
 
@@ -80,8 +84,22 @@ def _composed(outer: Structure, inner: Structure, written: Sequence[int]) -> Rec
         factors[side] = arrays.result, [slots[place] for place in arrays.operands]
     left, right = factors
     while True:
+        start = len(writer.steps)
         try:
             items = products(left, right, writer)
+            if not _places_repeat(items, (*outer.out_shape, *inner.in_shape), writer):
+                break
+            filled = [_is_filled(structure) for structure, _ in (left, right)]
+            if sum(filled) != 1:  # of two triangles few pairs meet
+                break
+            met = writer.ad
+            del writer.steps[start:]
+            left, right = (
+                densified(*side, writer) if is_filled else side
+                for side, is_filled in zip((left, right), filled, strict=True)
+            )
+            items = products(left, right, writer)
+            writer.ad = met
             break
         except Unsolvable:
             # Correct first: write out the side whose matrix is smaller, and try again.
@@ -93,6 +111,31 @@ def _composed(outer: Structure, inner: Structure, written: Sequence[int]) -> Rec
     return sum_of_terms(
         items, outer.out_shape, inner.in_shape, outer.complex_out, inner.complex_in, writer
     )
+
+
+def _places_repeat(items: list[Item], shape: tuple[int, ...], writer: RecipeWriter) -> bool:
+    """Whether tables place more entries of one term than the matrix has positions.
+
+    Entries that are added at once, as those of a row times a triangle, do not count.
+    """
+    size = math.prod(shape)
+    repeated = [item for item in items if item[0].entries > size and not item[0].is_affine]
+    apart = RecipeWriter(writer.inputs + len(writer.steps))
+    return any(add_repeats(item, apart)[0].entries > size for item in repeated)
+
+
+def _is_filled(structure: Structure) -> bool:
+    """Whether tables place entries in a large part of a matrix, as those of a triangle.
+
+    Its product with a dense matrix has a number for each entry and column, which are added by
+    position; two dense matrices have a product of matrices.
+    """
+    terms = structure.terms
+    if structure.size > MAX_FILLED or all(term.is_affine for term in terms):
+        return False
+    if any(factor.opaque for factor in structure.factors):
+        return False
+    return sum(term.entries for term in terms) >= FILLED * structure.size
 
 
 @lru_cache(maxsize=1 << 16)

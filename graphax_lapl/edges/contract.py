@@ -19,6 +19,10 @@ from .terms import Factor, intern_structure
 
 __all__ = ["materialize_all", "multiply_out", "simplify"]
 
+#: A product of what is read by rows and columns of a table is put off from so many entries for each
+#: number that is read.
+LAZY = 2
+
 
 def simplify(draft: Draft, writer: RecipeWriter, real: bool = False) -> None:
     """Bring the product of a draft without open equations to its working form.
@@ -115,7 +119,7 @@ def _repetition(draft: Draft, items: list[DraftFactor], name: int) -> tuple[Inde
         for axis, extent in zip(item.factor.axes, item.factor.shape, strict=True):
             if name in axis.labels:
                 found.add((axis, extent))
-    if len(found) != 1 or any(name not in item.labels for item in items):
+    if len(found) != 1:
         return None
     ((axis, extent),) = found
     low, high = axis.bounds(draft.sizes)
@@ -172,8 +176,10 @@ def _multiply_contained(draft: Draft, writer: RecipeWriter) -> None:
             labels = a.factor.labels
             for b in draft.factors[i + 1 :]:
                 others = b.factor.labels
-                if (labels <= others or others <= labels) and not (
-                    a.factor.opaque or b.factor.opaque
+                if (
+                    (labels <= others or others <= labels)
+                    and not (a.factor.opaque or b.factor.opaque)
+                    and not _reads_rows_and_columns(draft, a, b)
                 ):
                     pairs.append((a, b))
         if not pairs:
@@ -182,6 +188,24 @@ def _multiply_contained(draft: Draft, writer: RecipeWriter) -> None:
         if len(pairs) > 1:
             best = min(pairs, key=lambda pair: draft.box(pair[0].labels | pair[1].labels))
         _multiply(draft, writer, list(best), frozenset())
+
+
+def _reads_rows_and_columns(draft: Draft, a: DraftFactor, b: DraftFactor) -> bool:
+    """Whether one label places the entries of a table, and the factors are read by its positions.
+
+    `p[out] q[in]` at the places of a triangle is an outer product, which stays two factors too: the
+    product would have a number for each entry.
+    """
+    if len(a.factor.axes) != 1 or len(b.factor.axes) != 1:
+        return False
+    (first,), (second,) = a.factor.axes, b.factor.axes
+    if first == second or first.is_affine or second.is_affine or first.labels != second.labels:
+        return False
+    count = draft.box(frozenset(first.labels))
+    if count < LAZY * max(*a.factor.shape, *b.factor.shape):
+        return False
+    rows, columns = draft.out, draft.into
+    return (first in rows and second in columns) or (first in columns and second in rows)
 
 
 def _resolve_opaque(draft: Draft, writer: RecipeWriter, real: bool) -> bool:

@@ -21,8 +21,9 @@ from ..edges.maps import IndexMap
 from ..edges.operations import Read
 from ..edges.terms import Structure, Term
 from .arrays import broadcast_labels, promoted, promoted_dtype, read, scaled
-from .masked import MAX_KNOWN, known_entries, read_by_position, spread_and_masked
+from .masked import MAX_KNOWN, known_entries, masked_groups, read_by_position, spread_and_masked
 from .packing import packed
+from .stacked import side_by_side, stacked_groups
 from .tables import placed_by_tables
 
 __all__ = ["assemble", "term_values"]
@@ -34,6 +35,8 @@ MAX_PIECES = 32
 #: Up to so many single numbers beside other entries are placed by their positions, in matrices of
 #: at least so many entries for each: the corners of a periodic stencil.
 MAX_CORNERS, CORNER_ROOM = 4, 64
+#: Most arrays that are selected by the distance of positions; three took up to 1.26 of padding.
+MAX_MASKED = 2
 
 
 def assemble(
@@ -51,10 +54,12 @@ def assemble(
     shape = (*structure.out_shape, *structure.in_shape)
     if 0 in shape or not structure.terms:
         return jnp.zeros(shape, dtype)
-    split, start = [], 0
+    split: list[tuple[Term, Sequence[Array]]] = []
+    start = 0
     for term in structure.terms:
         split.append((term, operands[start : start + len(term.factors)]))
         start += len(term.factors)
+    split = _with_stacks(split, shape, dtype)
     points = [item for item in split if _is_point_within(item[0], shape)]
     blocks = [item for item in split if item[0].position_labels]
     known = [term for term, _ in blocks if not term.factors]
@@ -66,6 +71,11 @@ def assemble(
     corners = is_result and len(points) <= min(MAX_CORNERS, size // CORNER_ROOM)
     if corners and (blocks or parts):
         blocks, points = [*blocks, *points], []
+    if is_result and blocks:
+        groups, rest = masked_groups(blocks, shape)
+        if len(groups) <= MAX_MASKED:
+            blocks = [blocks[number] for number in rest]
+            parts += [spread_and_masked(terms, own, shape, along) for own, along, terms in groups]
     parts += [_place(term, own, shape, dtype) for term, own in blocks]
     if points and size == 1 and not parts:
         values = [term_values(term, own, dtype)[0] for term, own in points]
@@ -73,6 +83,21 @@ def assemble(
     if points:
         parts.append(_pack(points, shape, dtype))
     return _total(parts) if parts else jnp.zeros(shape, dtype)
+
+
+def _with_stacks(
+    split: list[tuple[Term, Sequence[Array]]], shape: tuple[int, ...], dtype: np.dtype
+) -> list[tuple[Term, Sequence[Array]]]:
+    """The terms with their operands, groups that differ in single positions replaced by one."""
+    groups = stacked_groups([term for term, _ in split], shape)
+    done = {number for group in groups for number in group}
+    rest = [item for number, item in enumerate(split) if number not in done]
+    for group in groups:
+        own = [split[number] for number in group]
+        values = [term_values(term, operands, dtype) for term, operands in own]
+        term, array = side_by_side([term for term, _ in own], values)
+        rest.append((term, [array]))
+    return rest
 
 
 def _is_point_within(term: Term, shape: tuple[int, ...]) -> bool:
@@ -147,9 +172,10 @@ def _pack(
 
 def _place(term: Term, operands: Sequence[Array], shape: tuple[int, ...], dtype: np.dtype) -> Array:
     """One term as a dense array."""
-    along = read_by_position(term, shape)
-    if along is not None:
-        return spread_and_masked(term, operands, shape, along)
+    if not all(axis.is_affine for axis in (*term.out, *term.into)):
+        along = read_by_position(term, shape)
+        if along is not None:
+            return spread_and_masked([term], operands, shape, along)
     values, names = term_values(term, operands, dtype)
     maps: Sequence[IndexMap] = (*term.out, *term.into)
     primary = _primary_dimensions(term, maps)

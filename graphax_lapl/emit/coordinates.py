@@ -25,7 +25,7 @@ from .arrays import promoted
 from .holding import held
 from .numbers import ADDED, ENTRIES
 
-__all__ = ["gathered_dense", "is_gathered", "placed"]
+__all__ = ["MAX_GATHERED", "gathered_dense", "is_gathered", "placed"]
 
 #: Up to so many entries are interleaved where the layout allows it; XLA splits larger gathers
 #: between threads, and does not gain by splitting an interleaving loop.

@@ -11,6 +11,7 @@ expression, where a scatter writes number by number.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from functools import lru_cache
@@ -24,7 +25,7 @@ from ..edges.maps import IndexMap
 from ..edges.terms import Term
 from .arrays import promoted, promoted_dtype, scaled
 
-__all__ = ["known_entries", "read_by_position", "spread_and_masked"]
+__all__ = ["known_entries", "masked_groups", "read_by_position", "spread_and_masked"]
 
 #: Matrices of up to so many entries keep those that are known as one constant.
 MAX_KNOWN = 1 << 14
@@ -33,21 +34,25 @@ MAX_PLACES = 8
 #: Masks of more places are not kept in a program.
 MAX_MASK = 1 << 16
 
+#: Most diagonals that are told by their distance from the main one.
+MAX_DIAGONALS = 4
+
 #: For every factor the dimension of the matrix that each of its axes runs along.
 Along = tuple[tuple[int, ...], ...]
 
 
 @lru_cache(maxsize=1 << 12)
 def read_by_position(term: Term, shape: tuple[int, ...]) -> Along | None:
-    """How the factors of a term that tables place are read by positions; None where they are not.
+    """How the factors of a term are read by positions; None where they are not.
 
     Args:
         term: the term.
         shape: of the matrix, (output..., input...).
     """
     maps = (*term.out, *term.into)
+    affine = all(axis.is_affine for axis in maps)
     size = math.prod(shape)
-    if all(axis.is_affine for axis in maps) or size > min(MAX_MASK, MAX_PLACES * term.entries):
+    if size > MAX_MASK or not (affine or size <= MAX_PLACES * term.entries):
         return None
     if not term.factors or len(term.position_labels) < len(term.sizes):
         return None
@@ -72,25 +77,63 @@ def _dimension(
 ) -> int | None:
     """The dimension along which an axis of a factor is read."""
     pairs = enumerate(zip(maps, shape, strict=True))
-    return next((d for d, pair in pairs if axis.parts and pair == (axis, extent)), None)
+    return next((d for d, pair in pairs if pair == (axis, extent)), None)
+
+
+def masked_groups(
+    items: Sequence[tuple[Term, Sequence[Array]]], shape: tuple[int, ...]
+) -> tuple[list[tuple[Sequence[Array], Along, Sequence[Term]]], list[int]]:
+    """Terms that are read by positions, those together that read the same.
+
+    The neighbours of a periodic stencil are a diagonal and its wrapped corner, which read one array
+    by the row.
+
+    Args:
+        items: the terms with their operands.
+        shape: of the matrix, (output..., input...).
+
+    Returns:
+        The operands, how they are read, and the terms of each group; and which terms are in none.
+    """
+    groups: dict[object, tuple[Sequence[Array], Along, list[Term]]] = {}
+    rest = []
+    for number, (term, operands) in enumerate(items):
+        split = len(term.out)
+        flat = _is_flat(shape[:split]) and _is_flat(shape[split:])
+        along = read_by_position(term, shape) if flat else None
+        if along is None:
+            rest.append(number)
+            continue
+        conj = tuple(factor.conj for factor in term.factors)
+        key = (tuple(map(id, operands)), conj, along, term.coefficient)
+        groups.setdefault(key, (operands, along, []))[2].append(term)
+    return list(groups.values()), rest
 
 
 def spread_and_masked(
-    term: Term, operands: Sequence[Array], shape: tuple[int, ...], along: Along
+    terms: Sequence[Term], operands: Sequence[Array], shape: tuple[int, ...], along: Along
 ) -> Array:
-    """The term as a dense array.
+    """Terms that read the same as a dense array.
 
     Args:
-        term: the term.
-        operands: the arrays of its factors.
+        terms: the terms; none of them stands where another one does.
+        operands: the arrays of the factors of each of them.
         shape: of the matrix.
         along: what `read_by_position` says.
     """
-    flat, valid = term_positions(term, shape)
     there = np.zeros(math.prod(shape), bool)
-    there[flat[valid]] = True
+    for term in terms:
+        flat, valid = term_positions(term, shape)
+        there[flat[valid]] = True
+    split = len(terms[0].out)
+    if _is_flat(shape[:split]) and _is_flat(shape[split:]):
+        condition = _compared(there.reshape(math.prod(shape[:split]), -1))
+    else:
+        condition = None if there.all() else jnp.asarray(there)
     whole = []
-    for value, factor, places in zip(promoted(list(operands)), term.factors, along, strict=True):
+    for value, factor, places in zip(
+        promoted(list(operands)), terms[0].factors, along, strict=True
+    ):
         order = sorted(range(len(places)), key=places.__getitem__)
         value = lax.conj(value) if factor.conj and jnp.iscomplexobj(value) else value
         value = value if order == list(range(len(order))) else lax.transpose(value, order)
@@ -98,8 +141,67 @@ def spread_and_masked(
     total = whole[0]
     for value in whole[1:]:
         total = lax.mul(total, value)
-    total = scaled(total, term.coefficient)
-    return lax.select(jnp.asarray(there.reshape(shape)), total, lax.full_like(total, 0))
+    total = scaled(total, terms[0].coefficient)
+    if condition is None:
+        return total
+    mask = lax.reshape(condition, shape)
+    return lax.select(mask, total, lax.full_like(total, 0))
+
+
+def _is_flat(extents: Sequence[int]) -> bool:
+    """Whether at most one dimension is longer than one."""
+    return sum(extent > 1 for extent in extents) <= 1
+
+
+def _compared(there: np.ndarray) -> Array | None:
+    """A mask as comparisons of positions where that is possible; None for one that is full.
+
+    Loops over sixteen to forty columns take two to three times as long where they read a table of
+    booleans, and a half of the rest where they read none of positions.
+    """
+    if there.all():
+        return None
+    rows = lax.broadcasted_iota(np.int32, there.shape, 0)
+    columns = lax.broadcasted_iota(np.int32, there.shape, 1)
+    shift = np.arange(there.shape[1]) - np.arange(there.shape[0])[:, None]
+    found = np.unique(shift[there])
+    if len(found) and (np.isin(shift, found) == there).all():
+        below = lax.sub(columns, rows)
+        low, high = int(found[0]), int(found[-1])
+        if len(found) == high - low + 1 and len(found) > 1:  # a band, or a triangle
+            checks = []
+            if low > shift.min():
+                checks.append(lax.ge(below, _numbers(below, low)))
+            if high < shift.max():
+                checks.append(lax.le(below, _numbers(below, high)))
+            return functools.reduce(lax.bitwise_and, checks)
+        if len(found) <= MAX_DIAGONALS:
+            return functools.reduce(
+                lax.bitwise_or, [lax.eq(below, _numbers(below, int(d))) for d in found]
+            )
+    stretches = _stretches(there)
+    if stretches is None:
+        return jnp.asarray(there)
+    first, last = (
+        lax.broadcast_in_dim(jnp.asarray(bound.astype(np.int32)), there.shape, (0,))
+        for bound in stretches
+    )
+    if (stretches[0] == stretches[1])[there.any(1)].all():
+        return lax.eq(columns, first)  # a row without an entry has a column beyond the last one
+    return lax.bitwise_and(lax.ge(columns, first), lax.le(columns, last))
+
+
+def _numbers(like: Array, number: int) -> Array:
+    return lax.full_like(like, number)
+
+
+def _stretches(there: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    """The first and last column of each row, where there is nothing else between; else None."""
+    columns = there.shape[1]
+    first = np.where(there.any(1), there.argmax(1), columns)
+    last = np.where(there.any(1), columns - 1 - np.flip(there, 1).argmax(1), -1)
+    count = np.count_nonzero(there, 1)
+    return (first, last) if (count == np.maximum(last - first + 1, 0)).all() else None
 
 
 def known_entries(terms: Sequence[Term], shape: tuple[int, ...], dtype: np.dtype) -> Array:

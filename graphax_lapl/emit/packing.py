@@ -93,15 +93,20 @@ def _in_one(places: tuple[int, ...], total: int, values: Sequence[Array]) -> Arr
 
 
 def by_digits(places: tuple[int, ...], total: int, values: Sequence[Array]) -> Array:
-    """`packed` for one sample: concatenations of few operands, the last digit of a place first."""
+    """`packed` for one sample: concatenations of few operands, the last digit of a place first.
+
+    Of arrays of one shape, all of their entries are packed so, along a last axis.
+    """
     digits = _digits(total)
     count = math.prod(digits)
-    shape = [1] * len(digits)
+    lead = values[0].shape
+    shape = [*lead, *(1 for _ in digits)]
     level: list[Array | None] = [None] * count
     for place, value in zip(places, values, strict=True):
         level[place] = lax.reshape(value, shape)
-    for axis in range(len(digits) - 1, -1, -1):
-        groups = [level[k : k + digits[axis]] for k in range(0, len(level), digits[axis])]
+    for axis in range(len(shape) - 1, len(lead) - 1, -1):
+        digit = digits[axis - len(lead)]
+        groups = [level[k : k + digit] for k in range(0, len(level), digit)]
         zeros = jnp.zeros(shape, values[0].dtype)
         level = [
             None
@@ -109,11 +114,11 @@ def by_digits(places: tuple[int, ...], total: int, values: Sequence[Array]) -> A
             else lax.concatenate([zeros if part is None else part for part in group], axis)
             for group in groups
         ]
-        shape[axis] = digits[axis]
+        shape[axis] = digit
     (whole,) = level
     assert whole is not None
-    row = lax.reshape(whole, (count,))
-    return row if count == total else lax.slice(row, (0,), (total,))
+    row = lax.reshape(whole, (*lead, count))
+    return row if count == total else lax.slice_in_dim(row, 0, total, axis=len(lead))
 
 
 def in_rows(numbers: Numbers) -> Any:

@@ -28,7 +28,7 @@ from ..program.sines import Sine
 from ..program.summed import SINES_INSIDE
 from .arrays import scaled
 from .assembly import assemble
-from .coordinates import gathered_dense, is_gathered
+from .coordinates import MAX_GATHERED, gathered_dense, is_gathered
 from .curvature import second_derivative
 from .holding import Holding, held, linear_barrier
 from .joined_pulls import joined_pulls
@@ -46,6 +46,7 @@ from .regions import Body, evaluated, sum_of_products, summed
 from .rows import row_hessian
 from .sines import Pair, sine_and_cosine, sine_and_cosine_inside
 from .sorting import selected_places, selecting, values_and_places
+from .stacked import is_stacked
 from .stored import block_storage, cast_to, stored_arrays
 from .summed_pulls import SummedPulls, summed_pulls
 
@@ -358,7 +359,8 @@ def dense_block(block: Block, program: Program, slots: Sequence[Any]) -> Array:
     shape = (*block.out_shape, *block.in_shape)
     if block.structure is None:
         return jnp.zeros(shape, block.dtype)
-    if is_gathered(block.structure):
+    small = block.structure.size <= MAX_GATHERED
+    if is_gathered(block.structure) and not (small and is_stacked(block.structure)):
         storage = block_storage(block, program)
         how = stored_placement(storage.structure, storage.sources)
         if how is not None:

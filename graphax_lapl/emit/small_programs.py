@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import dtypes, lax
 from jax.extend.core import jaxpr_as_fun
 
@@ -48,6 +49,8 @@ UNSETTLED = 2
 #: The same where all results are few numbers: three quarters of what is put together from blocks of
 #: a Runge-Kutta step are zeros. Larger results that are mostly zeros are better filled as arrays.
 UNSETTLED_WHERE_FEW, FEW = 4, 256
+#: Where at most one result in so many is not zero, and they are no few, they are so too.
+FULL = 4
 #: For a single input, most kernels of numbers for each one that the arrays have within ...
 KERNELS = 2
 #: ... and most operations that XLA writes into kernels, repeated for every reader: compiling as
@@ -137,6 +140,8 @@ def in_numbers(
             closed, structure = traced(_types(inputs, own), _precision())
             recorded = _recorded(closed, own) if _is_small(closed.jaxpr) else None
             if recorded is not None and few and not recorded.suits_few_samples(closed.jaxpr, size):
+                recorded = None
+            if recorded is not None and recorded.is_mostly_zero():
                 recorded = None
             chunk = size
             if recorded is not None and can_be_in_chunks():
@@ -236,6 +241,12 @@ class _Recorded(NamedTuple):
         if repeated > MAX_REPEATED and samples > 1:
             repeated = self.tape.written(self.results, samples)
         return kernels <= KERNELS * _kernels(jaxpr) and repeated <= MAX_REPEATED
+
+    def is_mostly_zero(self) -> bool:
+        """Whether most of many results are zeros, which arrays are filled up with."""
+        everything = sum(numbers.size for numbers in self.results)
+        entries = sum(int(np.count_nonzero(numbers != 0)) for numbers in self.results)
+        return everything > FEW and FULL * entries < everything
 
     def join(self, samples: int) -> Callable[[Numbers], Any]:
         """How one kernel puts an array together for a batch.

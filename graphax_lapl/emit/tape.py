@@ -69,6 +69,8 @@ COMPARISONS: dict[str, Callable[..., Any]] = {
     "not": np.bitwise_not,
 }
 SUMS = frozenset({"add", "add_any", "sub"})
+#: What is done with known positions.
+PLACES: dict[str, Callable[..., Any]] = {"add": np.add, "sub": np.subtract}
 #: Operations whose operands may change places.
 COMMUTATIVE = frozenset({"add", "mul"})
 
@@ -419,6 +421,9 @@ def _settled(name: str, operands: Sequence[Any]) -> Any:
         return operands[1 + int(operands[0])]
     if name in COMPARISONS and all(known):
         return COMPARISONS[name](*operands)
+    if name in PLACES and all(known) and all(np.asarray(x).dtype.kind == "i" for x in operands):
+        with np.errstate(over="ignore"):  # integers wrap
+            return PLACES[name](*operands)
     if name in SUMS:
         first, second = operands
         if known[1] and second == 0:

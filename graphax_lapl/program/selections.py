@@ -19,8 +19,11 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 from jax import Array, lax
 
+from ..edges.algebra import MAX_FILLED
+from ..edges.layout import term_positions
 from ..edges.maps import IndexMap, label
 from ..edges.operations import (
     ApplyOpaque,
@@ -86,7 +89,7 @@ def with_selections(program: Program) -> Program:
         few = with_selections(program.few_samples)
         if few is not program.few_samples:
             program = replace(program, few_samples=few)
-    if not any(_is_mask(i) or _moves(i) for i in program.instructions):
+    if not any(_is_mask(i) or _is_listing(i) or _moves(i) for i in program.instructions):
         return program
     selections = _Selections(program)
     for instruction in program.instructions:
@@ -112,6 +115,8 @@ class _Selections:
         singular: slots that may hold infinite numbers or NaN where the inputs are finite.
         selected: selected factors by what they are made of.
         united: where a mask has a one along some of its axes, by slot and axes.
+        listed_masks: slots of masks that say where tables list entries. What meets these was taken
+            pair by pair before, and may grow to as many numbers as there are pairs.
     """
 
     def __init__(self, program: Program):
@@ -126,6 +131,7 @@ class _Selections:
         self.singular: set[int] = set()
         self.selected: dict[object, Part] = {}
         self.united: dict[tuple[int, tuple[int, ...]], int] = {}
+        self.listed_masks: set[int] = set()
 
     def follow(self, instruction: Instruction) -> None:
         """Add an instruction, with selections in front of it."""
@@ -182,9 +188,12 @@ class _Selections:
         known = [self.read(part, sizes) for part in parts]
         # What is summed may be a product of matrices, which one more axis would make an array.
         shifted = not self.written.isdisjoint(root.inputs)
+        listed = any(self.is_listed(cover) for own in known for cover in own)
         room = max(MAX_GROWN, math.prod(operation.shape))
         if operation.summed:
             room = MAX_SUMMED if shifted else 0
+        if listed:
+            room = max(room, math.prod(sizes.values()))
         new = self.factors(parts, known, sizes, room)
         made = root
         if new != parts:
@@ -193,6 +202,8 @@ class _Selections:
             reads = [Read(new[k][1], operation.reads[k].conj) for k in left]
             inputs = tuple(new[k][0] for k in left)
             made = replace(root, operation=replace(operation, reads=tuple(reads)), inputs=inputs)
+            if listed and operation.summed:
+                made = self.sum_of_product(made)
         if (
             self.masks.issuperset(root.inputs)
             and not operation.summed
@@ -204,6 +215,22 @@ class _Selections:
         else:
             self.keep(result, [c for own in known for c in own], operation.output)
         return made
+
+    def sum_of_product(self, root: EdgeInstruction) -> EdgeInstruction:
+        """The sum of a product that is taken before: selections are fused with both then.
+
+        A product of matrices reads a selected factor from memory, with an axis more.
+        """
+        operation = root.operation
+        assert isinstance(operation, Einsum)
+        sizes = dict(operation.sizes)
+        names = (*operation.output, *(n for n in sorted(sizes) if n not in operation.output))
+        product = replace(operation, output=names)
+        self.slots.append(Slot(tuple(sizes[n] for n in names), self.slots[root.outputs[0]].dtype))
+        slot = len(self.slots) - 1
+        self.instructions.append(replace(root, operation=product, outputs=(slot,)))
+        total = Einsum((Read(tuple(label(n) for n in names)),), operation.sizes, operation.output)
+        return replace(root, operation=total, inputs=(slot,))
 
     def sum(self, root: EdgeInstruction, operation: Combine) -> None:
         """What is known of a sum: it is zero where all summands are."""
@@ -241,15 +268,31 @@ class _Selections:
                 for cover in self.read((slot, factor.axes), sizes)
             ]
             known.append(exact_first(found))
+        covers = joined(known)
+        if _is_listed(whole):
+            covers = [self.listed_mask(whole), *covers]
         if self.counts.issuperset(root.inputs) and all(
             _is_positive(term.coefficient) for term in whole.terms
         ):
             self.is_count(root.outputs[0])
         else:
-            self.keep(root.outputs[0], joined(known), tuple(range(len(operation.shape))))
+            self.keep(root.outputs[0], covers, tuple(range(len(operation.shape))))
         if inputs == root.inputs:
             return root
         return replace(root, operation=Assemble(structure), inputs=inputs)
+
+    def listed_mask(self, structure: Structure) -> Cover:
+        """Where the entries of a structure stand, as a mask of its own."""
+        shape = (*structure.out_shape, *structure.in_shape)
+        there = np.zeros(math.prod(shape), np.float32)
+        for term in structure.terms:
+            flat, valid = term_positions(term, shape)
+            there[flat[valid]] = 1
+        self.slots.append(Slot(shape, np.dtype(np.float32)))
+        slot = len(self.slots) - 1
+        self.instructions.append(ConstantInstruction(there.reshape(shape), (), (slot,)))
+        self.listed_masks.add(slot)
+        return frozenset({View(slot, tuple(label(k) for k in range(len(shape))))})
 
     def factors(
         self,
@@ -319,8 +362,13 @@ class _Selections:
             self.covers[slot] = tuple(found[:MAX_COVERS])
 
     def is_everywhere(self, cover: Cover) -> bool:
-        """Whether a cover leaves nothing out: most rows of a written map have a one."""
-        return any(view.slot in self.written and None in view.axes for view in cover)
+        """Whether a cover leaves nothing out: most rows of a written map or a table have a one."""
+        listed = self.written | self.listed_masks
+        return any(view.slot in listed and None in view.axes for view in cover)
+
+    def is_listed(self, cover: Cover) -> bool:
+        """Whether a cover tells single entries that a table lists."""
+        return any(v.slot in self.listed_masks and None not in v.axes for v in cover)
 
     def select(self, part: Part, cover: Cover, sizes: Mapping[int, int], room: int) -> Part:
         """A factor, selected; as it is where it would grow beyond `room`."""
@@ -419,6 +467,18 @@ class _Selections:
 def _is_mask(instruction: Instruction) -> bool:
     """Whether an instruction makes a mask."""
     return isinstance(instruction, LocalInstruction) and instruction.local.mask
+
+
+def _is_listing(instruction: Instruction) -> bool:
+    """Whether an instruction writes what is zero wherever a table has no entry."""
+    operation = instruction.operation if isinstance(instruction, EdgeInstruction) else None
+    return isinstance(operation, Assemble) and _is_listed(operation.structure)
+
+
+def _is_listed(structure: Structure) -> bool:
+    """Whether tables list the entries of a small matrix, as those of a triangle."""
+    listed = any(not term.is_affine for term in structure.terms)
+    return listed and structure.size <= MAX_FILLED
 
 
 def _moves(instruction: Instruction) -> bool:
