@@ -268,15 +268,16 @@ class _Selections:
                 for cover in self.read((slot, factor.axes), sizes)
             ]
             known.append(exact_first(found))
-        covers = joined(known)
-        if _is_listed(whole):
-            covers = [self.listed_mask(whole), *covers]
-        if self.counts.issuperset(root.inputs) and all(
-            _is_positive(term.coefficient) for term in whole.terms
-        ):
-            self.is_count(root.outputs[0])
+        slot, positive = root.outputs[0], all(_is_positive(t.coefficient) for t in whole.terms)
+        if positive and self.counts.issuperset(root.inputs):
+            self.is_count(slot)
+            if _is_listed(whole):
+                self.listed_masks.add(slot)
         else:
-            self.keep(root.outputs[0], covers, tuple(range(len(operation.shape))))
+            covers = joined(known)
+            if _is_listed(whole):
+                covers = [self.listed_mask(whole), *covers]
+            self.keep(slot, covers, tuple(range(len(operation.shape))))
         if inputs == root.inputs:
             return root
         return replace(root, operation=Assemble(structure), inputs=inputs)
