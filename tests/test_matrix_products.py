@@ -187,7 +187,7 @@ def test_columns_of_a_single_input_pass_behind_weights() -> None:
 
 
 def test_sums_of_columns_lie_as_their_product_reads_them() -> None:
-    """Columns of a product of two projections are a sum: its metric contracts their last axis."""
+    """Columns of a product of two layers are a sum: its metric contracts their last axis."""
     keys = jax.random.split(jax.random.key(23), 4)
     shapes = ((24, 6), (24, 6), (6, 32))
     weights = [
@@ -197,7 +197,7 @@ def test_sums_of_columns_lie_as_their_product_reads_them() -> None:
 
     def gated(x: Array, weights: list[Array]) -> Array:
         first, second, last = weights
-        return jnp.sum(jnp.tanh((x @ first) * (x @ second) @ last))
+        return jnp.sum(jnp.tanh(jnp.sin(x @ first) * (x @ second) @ last))
 
     batched = jax.jit(jax.vmap(laplacian_ve(gated), (0, None)))
     text = batched.lower(xs, weights).as_text()

@@ -93,9 +93,12 @@ def test_what_is_infinite_or_no_number_stays_so_sample_by_sample():
     assert not np.isfinite(np.asarray(found)[~good]).all((1, 2)).any()
 
 
-@pytest.mark.skipif(not BARRIERS_STAND, reason="held numbers are calls themselves")
-def test_the_entry_has_few_kernels_and_calls():
+def test_the_entry_has_few_kernels_and_calls(monkeypatch):
     args = draw(9, 64, 4), draw(10, 64)
+    if not BARRIERS_STAND:  # held numbers are calls themselves: there are no stages
+        monkeypatch.setattr(tape, "called", None)
+        compare(jax.jit(jax.vmap(jacve(step)))(*args), jax.vmap(jax.jacfwd(step))(*args))
+        return
     called, fused = calls(jax.vmap(jacve(step)), *args)
     assert called > 0
     assert called + fused <= FEW_KERNELS
