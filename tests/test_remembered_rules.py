@@ -236,3 +236,11 @@ def test_rules_that_read_what_changes() -> None:
         one[0], other[0] = first, second
         for cell in (one, other):
             assert_same(derivative(cell), expected(cell), tolerance=1e-12)
+
+
+def test_rules_with_constants_of_a_trace_have_no_key():
+    def integral(x):
+        return jax.scipy.special.expn(2, x)
+
+    x = jnp.array([0.5, 1.0, 2.0])
+    np.testing.assert_allclose(jax.jit(jacve(integral))(x), jax.jacfwd(integral)(x), rtol=1e-12)

@@ -12,6 +12,7 @@ import numpy as np
 from .calls import CUSTOM_CALLS
 from .listing import Atom, Constant, Equation, Listing, as_aval
 from .tangent_program import rule_program
+from .tracing import is_traced
 from .users_rules import is_users_rule, rule_source
 
 __all__ = ["Operand", "Unstable", "equation_key", "jaxpr_key", "listing_key"]
@@ -136,12 +137,14 @@ def _key(value: Any, within: _Within = _OUTSIDE) -> Hashable:
         return (type(value).__name__, value)
     if type(value) is dict and not value:
         return ()
+    if is_traced(value):  # JAX remembers what a rule traced to, with constants of that time
+        raise Unstable
     if hasattr(value, "eqns") or hasattr(value, "jaxpr"):
         return jaxpr_key(value, within)
     if isinstance(value, np.ndarray | np.generic) or hasattr(value, "addressable_shards"):
         try:
             array = np.asarray(value)
-        except Exception as error:  # a tracer, or a key array: no value to compare
+        except Exception as error:  # a key array: no value to compare
             raise Unstable from error
         return ("array", _name_of(array.dtype), array.shape, array.tobytes())
     if isinstance(value, Mapping):
