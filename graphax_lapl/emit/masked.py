@@ -33,7 +33,6 @@ MAX_KNOWN = 1 << 14
 MAX_PLACES = 8
 #: Masks of more places are not kept in a program.
 MAX_MASK = 1 << 16
-
 #: Most diagonals that are told by their distance from the main one.
 MAX_DIAGONALS = 4
 
@@ -171,13 +170,13 @@ def _compared(there: np.ndarray) -> Array | None:
         if len(found) == high - low + 1 and len(found) > 1:  # a band, or a triangle
             checks = []
             if low > shift.min():
-                checks.append(lax.ge(below, _numbers(below, low)))
+                checks.append(lax.ge(below, lax.full_like(below, low)))
             if high < shift.max():
-                checks.append(lax.le(below, _numbers(below, high)))
+                checks.append(lax.le(below, lax.full_like(below, high)))
             return functools.reduce(lax.bitwise_and, checks)
         if len(found) <= MAX_DIAGONALS:
             return functools.reduce(
-                lax.bitwise_or, [lax.eq(below, _numbers(below, int(d))) for d in found]
+                lax.bitwise_or, [lax.eq(below, lax.full_like(below, int(d))) for d in found]
             )
     stretches = _stretches(there)
     if stretches is None:
@@ -189,10 +188,6 @@ def _compared(there: np.ndarray) -> Array | None:
     if (stretches[0] == stretches[1])[there.any(1)].all():
         return lax.eq(columns, first)  # a row without an entry has a column beyond the last one
     return lax.bitwise_and(lax.ge(columns, first), lax.le(columns, last))
-
-
-def _numbers(like: Array, number: int) -> Array:
-    return lax.full_like(like, number)
 
 
 def _stretches(there: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:

@@ -12,7 +12,7 @@ from ..edges.maps import label
 from ..edges.operations import Combine, Einsum, Operation, Read
 from ..edges.terms import Number
 from .instructions import EdgeInstruction, Instruction, PrimalInstruction, Program, Slot
-from .rewriting import Rewriting
+from .rewriting import BatchRewriting
 from .summed_layers import EXACT
 
 __all__ = ["expand_squares"]
@@ -61,16 +61,7 @@ class _Summand:
         return frozenset(name for _, names in self.own for name in names)
 
 
-class _Squares(Rewriting):
-    def __init__(self, program: Program, moving: Collection[int]):
-        super().__init__(program)
-        self.moving = moving
-
-    @cached_property
-    def fixed(self) -> set[int]:
-        """Slots that are the same for all samples."""
-        return self.program.unreached(self.moving)
-
+class _Squares(BatchRewriting):
     @cached_property
     def layers(self) -> dict[frozenset[int], tuple[int, bool]]:
         """Products of a matrix and a vector that the function makes, and whether rows are left."""

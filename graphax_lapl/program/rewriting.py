@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import replace
 from functools import cached_property
 
 from .instructions import EdgeInstruction, Instruction, Program
 
-__all__ = ["Rewriting"]
+__all__ = ["BatchRewriting", "Rewriting"]
 
 
 class Rewriting(ABC):
@@ -55,3 +56,17 @@ class Rewriting(ABC):
     @abstractmethod
     def replacement(self, root: EdgeInstruction) -> list[Instruction]:
         """What stands for an instruction and for the slots that it adds to `absorbed`."""
+
+
+class BatchRewriting(Rewriting):
+    """A rewriting that tells what all samples of a batch share from what is a sample's own."""
+
+    def __init__(self, program: Program, moving: Collection[int]):
+        """Start with the inputs that are not the same for all samples."""
+        super().__init__(program)
+        self.moving = moving
+
+    @cached_property
+    def fixed(self) -> set[int]:
+        """Slots that are the same for all samples."""
+        return self.program.unreached(self.moving)

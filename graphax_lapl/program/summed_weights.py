@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from functools import cached_property
 
 from ..edges.operations import Einsum, Read
 from .instructions import EdgeInstruction, Instruction, Program
-from .rewriting import Rewriting
+from .rewriting import BatchRewriting
 
 __all__ = ["sum_weights"]
 
@@ -27,16 +26,7 @@ def sum_weights(program: Program, moving: Collection[int]) -> Program:
     return _SummedWeights(program, moving).rewritten()
 
 
-class _SummedWeights(Rewriting):
-    def __init__(self, program: Program, moving: Collection[int]):
-        super().__init__(program)
-        self.moving = moving
-
-    @cached_property
-    def fixed(self) -> set[int]:
-        """Slots that are the same for all samples."""
-        return self.program.unreached(self.moving)
-
+class _SummedWeights(BatchRewriting):
     def applies(self, instruction: EdgeInstruction) -> bool:
         operation = instruction.operation
         return (
