@@ -1,16 +1,17 @@
 """Determinants of four rows and more, differentiated twice.
 
 The derivative of det A is its matrix of cofactors C. With `P A = L U`, t one of the pivots, D the
-product of the others, up to the sign, and V the factor U with a one in the place of t,
+product of the others, up to the sign, V the factor U without the row and the column of t, and r and
+s what stands there beside t,
 
-    A^-1 = a b^T / t + R,      C^T = D a b^T + det A R,      det A = D t,
+    U^-1 = a d^T / t + V^-1,      a = e_t - V^-1 s,      d^T = e_t^T - r^T V^-1,
+    A^-1 = a b^T / t + R,         b^T = d^T L^-1 P,      R = V^-1 L^-1 P,
+    C^T = D a b^T + det A R,      det A = D t.
 
-where a and d are column and row of `V^-1` at the place of t, `b^T = d^T L^-1 P`, and
-`R = (V^-1 - a d^T) L^-1 P` is what the other pivots alone make of the inverse. No term is divided
-by t, which is the smallest pivot, compared with its row and column of A: two equal rows leave the
-last one zero, two equal columns that of the second. So near singular matrices all of it is as
-exact as elsewhere; `C C / det` would not be. Where a matrix of n rows has rank n - 2 or less, so
-that two pivots vanish, there is NaN. Of `L^-1 P dA U^-1` the part below the diagonal
+No term is divided by t, which is the smallest pivot, compared with its row and column of A: two
+equal rows leave the last one zero, two equal columns that of the second. So near singular matrices
+all of it is as exact as elsewhere; `C C / det` would not be. Where two pivots vanish there is NaN.
+Of `L^-1 P dA U^-1` the part below the diagonal
 moves L and the rest moves U, from which, with c = D a,
 
     d det A = tr(C^T dA),      dR = -R dA R,
@@ -21,13 +22,13 @@ out: the second derivative along dA is
 
     2 tr(R dA) b^T dA c + det A tr(R dA)^2 - 2 b^T dA R dA c - det A tr(R dA R dA),
 
-one product of matrices for each column, and vectors. Once differentiated, a determinant has the
-rule that JAX derives.
+one product of matrices for each column, and vectors. Once differentiated, a determinant has its
+cofactors as one array (`adjugates.py`).
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -35,79 +36,104 @@ from jax import Array, lax
 
 from ..edges.maps import label
 from ..edges.terms import Factor, Term
-from ..graph.inline import Rewritten
-from ..graph.listing import nested_primitives
-from ..graph.users_rules import is_users_rule
 from .inverses import inverse_moves
-from .matrix_calls import KNOWN_BY, layout_of, of_layout
+from .matrix_calls import KNOWN_BY
 from .registry import defrule
 from .site import Local, Piece, Site
 
-__all__ = ["rewritten_det"]
+__all__ = ["Apart", "det_parts", "determinants_twice", "factors_apart"]
 
 
-def rewritten_det(name: str, params: dict[str, Any], orders: int) -> Rewritten | None:
-    """What stands in the place of a call of `det`, None for all others.
-
-    Args:
-        name: name of the primitive.
-        params: its parameters.
-        orders: how often it is differentiated.
-    """
-    if name != "custom_jvp_call" or is_users_rule(params):
-        return None
-    empty = 0 in params["call_jaxpr"].in_avals[0].shape
-    if not (empty or orders >= 2) or "lu" not in nested_primitives(params):
-        return None
-    layout = layout_of(params["call_jaxpr"].jaxpr, jnp.linalg.det)
-    return None if layout is None else Rewritten(of_layout(_determinants, layout))
-
-
-def _determinants(matrix: Array) -> list[Array]:
-    if 0 in matrix.shape:  # a product of no pivots, of which JAX has no derivative
-        return [jnp.ones(matrix.shape[:-2], matrix.dtype)]
-    return [_det(matrix)[0]]
+def determinants_twice(matrix: Array) -> list[Array]:
+    """The determinants of the matrices in an array, with a rule as a whole for two derivatives."""
+    return [det_parts(matrix)[0]]
 
 
 @jax.custom_jvp
-def _det(matrix: Array) -> tuple[Array, Array, Array, Array]:
+def det_parts(matrix: Array) -> tuple[Array, Array, Array, Array]:
     """The determinants, c, b and R of the matrices in an array."""
+    product, pivot, column, row, inverse, lower = factors_apart(matrix)
+    return (
+        product * pivot,
+        product[..., None] * column,
+        _times(row[..., None, :], lower)[..., 0, :],
+        _times(inverse, lower),
+    )
+
+
+class Apart(NamedTuple):
+    """Factors of matrices with one pivot t set apart.
+
+    Attributes:
+        product: D, the product of all other pivots with the sign of the permutation.
+        pivot: t.
+        column: a, with a one in the place of t.
+        row: d, likewise.
+        inverse: V^-1, with zeros in the row and the column of t.
+        lower: L^-1 P.
+    """
+
+    product: Array
+    pivot: Array
+    column: Array
+    row: Array
+    inverse: Array
+    lower: Array
+
+
+def factors_apart(matrix: Array, least: float = 0.0) -> Apart:
+    """Factors of the matrices in an array.
+
+    Args:
+        matrix: shape (..., n, n).
+        least: what stands in the place of further pivots that are zero, times the largest number
+            of their column: the factors are then those of a matrix that differs by so much.
+    """
     size = matrix.shape[-1]
     factors, pivots, permutation = lax.linalg.lu(matrix)
     unit = jnp.eye(size, dtype=matrix.dtype)
     diagonal = jnp.diagonal(factors, axis1=-2, axis2=-1)
-    apart = _smallest(matrix, diagonal, permutation)
+    columns = jnp.max(jnp.abs(matrix), axis=-2)
+    apart = _smallest(matrix, diagonal, columns, permutation)
+    others = jnp.where(apart, 1, diagonal)
+    upper = jnp.triu(factors)
+    if least:
+        substitute = least * jnp.where(columns == 0, 1, columns)
+        others = jnp.where(others == 0, substitute.astype(matrix.dtype), others)
+        upper = jnp.where(unit.astype(bool), others[..., None], upper)
     swaps = jnp.sum(pivots != jnp.arange(size, dtype=pivots.dtype), axis=-1)
-    others = jnp.prod(jnp.where(apart, 1, diagonal), axis=-1)
-    product = jnp.where(swaps % 2 == 1, -others, others)
-    upper = jnp.where(unit.astype(bool) & apart[..., None], 1, jnp.triu(factors))
+    product = jnp.prod(others, axis=-1)
+    product = jnp.where(swaps % 2 == 1, -product, product)
+    here, there = apart[..., None], apart[..., None, :]
+    rest = jnp.where(here | there, unit, upper)
     rows = jnp.take(unit, permutation, axis=0)
     lower = lax.linalg.triangular_solve(
         factors, rows, left_side=True, lower=True, unit_diagonal=True
     )
     whole = jnp.broadcast_to(unit, factors.shape)
-    inverse = lax.linalg.triangular_solve(upper, whole, left_side=True, lower=False)
-    column = jnp.sum(jnp.where(apart[..., None, :], inverse, 0), -1)
-    row = jnp.sum(jnp.where(apart[..., None], inverse, 0), -2)
-    regular = _times(inverse - column[..., None] * row[..., None, :], lower)
-    det = product * jnp.sum(jnp.where(apart, diagonal, 0), -1)
-    return det, product[..., None] * column, _times(row[..., None, :], lower)[..., 0, :], regular
+    inverse = lax.linalg.triangular_solve(rest, whole, left_side=True, lower=False)
+    inverse = jnp.where(here & there, 0, inverse)
+    beside = jnp.where(unit.astype(bool), 0, upper)
+    above = jnp.sum(jnp.where(there, beside, 0), -1)
+    right = jnp.sum(jnp.where(here, beside, 0), -2)
+    column = jnp.where(apart, 1, -_times(inverse, above[..., None])[..., 0])
+    row = jnp.where(apart, 1, -_times(right[..., None, :], inverse)[..., 0, :])
+    pivot = jnp.sum(jnp.where(apart, diagonal, 0), -1)
+    return Apart(product, pivot, column, row, inverse, lower)
 
 
-def _smallest(matrix: Array, diagonal: Array, permutation: Array) -> Array:
+def _smallest(matrix: Array, diagonal: Array, columns: Array, permutation: Array) -> Array:
     """A mask of one pivot: the smallest one, however rows and columns are scaled."""
-    size = jnp.abs(matrix)
-    columns = jnp.max(size, axis=-2)
-    rows = jnp.take_along_axis(jnp.max(size, axis=-1), permutation, axis=-1)
+    rows = jnp.take_along_axis(jnp.max(jnp.abs(matrix), axis=-1), permutation, axis=-1)
     pivots = jnp.abs(diagonal)
     relative = jnp.where(pivots == 0, 0, pivots / columns / rows)
     return jnp.arange(pivots.shape[-1]) == jnp.argmin(relative, axis=-1, keepdims=True)
 
 
-@_det.defjvp
+@det_parts.defjvp
 def _det_jvp(primals: Any, tangents: Any) -> Any:
     ((matrix,), (moved,)) = (primals, tangents)
-    det, column, row, regular = _det(matrix)
+    det, column, row, regular = det_parts(matrix)
     left = _times(regular, moved)
     trace = jnp.trace(left, axis1=-2, axis2=-1)
     along = _times(row[..., None, :], moved)

@@ -35,14 +35,17 @@ from jax import Array, lax
 from ..edges.maps import label
 from ..edges.terms import Factor
 from ..graph.inline import Rewritten
+from ..graph.listing import nested_primitives
 from ..graph.users_rules import is_users_rule
+from .adjugates import determinants_once
+from .cofactors import determinants_twice
 from .factors import inverse_of, sign_and_logarithm
 from .inverses import inverse_moves, moved_inverse
 from .matrix_calls import KNOWN_BY, layout_of, of_layout
 from .registry import defrule
 from .site import Local, Piece, Site
 
-__all__ = ["known_tangent", "rewritten_slogdet"]
+__all__ = ["known_tangent", "rewritten_det", "rewritten_slogdet"]
 
 
 def rewritten_slogdet(name: str, params: dict[str, Any]) -> Rewritten | None:
@@ -62,6 +65,31 @@ def rewritten_slogdet(name: str, params: dict[str, Any]) -> Rewritten | None:
     return (
         Rewritten(_slogdet_by_polynomial(layout)) if aval.shape[layout[-1]] in (1, 2, 3) else None
     )
+
+
+def rewritten_det(name: str, params: dict[str, Any], orders: int) -> Rewritten | None:
+    """What stands in the place of a call of `det` that factorises, None for all others.
+
+    Args:
+        name: name of the primitive.
+        params: its parameters.
+        orders: how often it is differentiated.
+    """
+    if name != "custom_jvp_call" or is_users_rule(params):
+        return None
+    if "lu" not in nested_primitives(params):
+        return None
+    layout = layout_of(params["call_jaxpr"].jaxpr, jnp.linalg.det)
+    if layout is None:
+        return None
+    if 0 in params["call_jaxpr"].in_avals[0].shape:
+        return Rewritten(of_layout(_products_of_nothing, layout))
+    return Rewritten(of_layout(determinants_twice if orders >= 2 else determinants_once, layout))
+
+
+def _products_of_nothing(matrix: Array) -> list[Array]:
+    """Determinants of no rows, of which JAX has no derivative."""
+    return [jnp.ones(matrix.shape[:-2], matrix.dtype)]
 
 
 def known_tangent(name: str, params: dict[str, Any]) -> Callable[..., Any] | None:

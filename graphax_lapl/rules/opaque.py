@@ -18,11 +18,10 @@ from ..graph.inline import KNOWN_CALL, How, Rewritten
 from ..graph.listing import Equation, Variable, nested_primitives, scan_counts
 from ..graph.unrolling import in_pairs
 from ..graph.users_rules import runs_rules
-from .cofactors import rewritten_det
 from .collectives import COLLECTIVES
 from .complex_numbers import rewritten_abs
 from .cotangents import is_linear
-from .determinants import known_tangent, rewritten_slogdet
+from .determinants import known_tangent, rewritten_det, rewritten_slogdet
 from .inverses import rewritten_inverse
 from .matrix_calls import known_call
 from .reduction import rewritten_product

@@ -197,14 +197,17 @@ def test_larger_determinants_have_cofactors() -> None:
 
 
 def test_larger_determinants_in_a_training_step() -> None:
-    """The derivative of a Laplacian, at a singular matrix too; once, JAX's own rule is kept."""
+    """The derivative of a Laplacian and of a Jacobian, at a singular matrix too."""
     x = jnp.asarray(np.random.default_rng(1).standard_normal((4, 4)))
     fun = lambda det: lambda x: jnp.sin(det(x + 0.3 * x @ x))  # noqa: E731
     trace = lambda x: jnp.trace(jax.hessian(fun(by_minors))(x).reshape(x.size, x.size))  # noqa: E731
     step, expected = (jax.jit(jax.grad(f)) for f in (laplacian_ve(fun(jnp.linalg.det)), trace))
     assert_same(step(x), expected(x))
     singular = x.at[3].set(x[0])
-    assert_same(jacve(jnp.linalg.det)(singular), jax.grad(by_minors)(singular))
+    size = lambda jacobian: lambda x: jnp.sum(jnp.sin(jacobian(x)))  # noqa: E731
+    for matrix in (x, singular):
+        once, slope = (jax.grad(size(f)) for f in (jacve(jnp.linalg.det), jax.grad(by_minors)))
+        assert_same(once(matrix), slope(matrix))
     assert_same(step(singular), expected(singular))
 
 
@@ -231,6 +234,48 @@ def test_determinants_of_dependent_columns(name: str) -> None:
     both = [jax.value_and_grad(f, 1) for f in (laplacian_ve(along(jnp.linalg.det)), trace)]
     found, expected = jax.jit(lambda t, x: [f(t, x) for f in both])(jnp.zeros(3), x)
     assert_same(found, expected)
+
+
+LOW_RANKS: dict[str, Any] = {
+    "zeros": jnp.zeros((4, 4)),
+    "ones": jnp.ones((4, 4)),
+    "rank two": jnp.diag(jnp.array([0.0, 0.0, 1.0, 2.0])),
+    "rank two, last": jnp.diag(jnp.array([1e3, 2.0, 0.0, 0.0])),
+    "all pivots zero": jnp.diag(jnp.array([1.0, 2.0, 3.0]), 1),
+    "integers": jnp.arange(16.0).reshape(4, 4),
+}
+
+
+@pytest.mark.parametrize("order", ["forward", "reverse"])
+def test_cofactors_of_singular_matrices(order: str) -> None:
+    """JAX divides by all pivots but the last, and has zeros where another one vanishes."""
+    x = jnp.asarray(np.random.default_rng(4).standard_normal((4, 4)))
+    batch = jnp.stack([*(change(x) for change in COLUMNS.values()), *LOW_RANKS.values(), x])
+    values, found = jax.vmap(value_and_jacve(jnp.linalg.det, order))(batch)
+    assert_same(values, by_minors(batch), tolerance=1e-13)
+    for name, ours, exact in zip(
+        [*COLUMNS, *LOW_RANKS, "regular"], found, jax.vmap(jax.grad(by_minors))(batch), strict=True
+    ):
+        assert_same(ours, exact, tolerance=1e-12, context=name)
+    single = jnp.float32(batch[:, :3, :3])
+    larger = jnp.zeros((len(batch), 5, 5), np.float32).at[:, 1:4, 1:4].set(single)
+    larger = larger.at[:, 0, 4].set(2.0).at[:, 4, 0].set(3.0)
+    exact = jax.vmap(jax.grad(polynomial))(jnp.float64(single))
+    ours = jax.jit(jax.vmap(jacve(jnp.linalg.det, order)))(larger)
+    assert ours.dtype == np.float32
+    assert_same(np.float64(ours)[:, 1:4, 1:4], -6.0 * exact, tolerance=1e-5)
+
+
+@pytest.mark.parametrize("scale", [1e-8, 1e4, 1e9])
+def test_determinants_of_scaled_matrices(scale: float) -> None:
+    """Scaling a matrix, one row or one column loses no digits, in units of that scale."""
+    x = jnp.asarray(np.random.default_rng(7).standard_normal((4, 4)))
+    expected = jax.jit(jax.hessian(by_minors))(x)
+    hessian = jax.jit(hessve(jnp.linalg.det))
+    for units in (jnp.ones((4, 4)), jnp.ones((4, 4)).at[1].set(1e-6).at[:, 2].multiply(1e6)):
+        unit = scale * units
+        found = hessian(unit * x) * unit[..., None, None] * unit / jnp.prod(jnp.diagonal(unit))
+        assert_same(found, expected, tolerance=1e-12)
 
 
 def test_determinants_of_no_rows() -> None:

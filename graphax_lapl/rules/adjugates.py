@@ -1,0 +1,73 @@
+"""Determinants of four rows and more, differentiated once.
+
+The derivative of det A is its matrix of cofactors C, in the names of `cofactors.py`
+
+    C^T = D (a d^T + t V^-1) L^-1 P,
+
+which is finite for every A, and zero where its rank is n - 2 or less. JAX's rule divides by all
+pivots but the last: where the last one is not the one that vanishes, as with two equal columns, it
+has zeros. Pivots that vanish beside t are replaced by rounding errors of their columns, so that the
+result is that of a matrix that differs by as much as factorising it does.
+
+The derivative of C is that of c b^T + det A R, products of which those are NaN where two pivots
+vanish.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from ..edges.maps import label
+from ..edges.terms import Factor
+from .cofactors import det_parts, factors_apart
+from .matrix_calls import KNOWN_BY
+from .registry import defrule
+from .site import Piece, Site
+
+__all__ = ["determinants_once"]
+
+
+def determinants_once(matrix: Array) -> list[Array]:
+    """The determinants of the matrices in an array, with a rule as a whole."""
+    return [_with_cofactors(matrix)[0]]
+
+
+@jax.custom_jvp
+def _with_cofactors(matrix: Array) -> tuple[Array, Array]:
+    """The determinants of the matrices in an array, and the transposed cofactors."""
+    apart = factors_apart(matrix, float(jnp.finfo(matrix.dtype).eps))
+    outer = apart.column[..., None] * apart.row[..., None, :]
+    upper = outer + apart.pivot[..., None, None] * apart.inverse
+    adjugate = jnp.matmul(upper, apart.lower, precision=lax.Precision.HIGHEST)
+    return apart.product * apart.pivot, apart.product[..., None, None] * adjugate
+
+
+@_with_cofactors.defjvp
+def _with_cofactors_jvp(primals: Any, tangents: Any) -> Any:
+    (matrix,) = primals
+    det, adjugate = _with_cofactors(matrix)
+    slope = jnp.sum(adjugate.mT * tangents[0], (-2, -1))
+    (det_, c, b, regular), (_, dc, db, moved) = jax.jvp(det_parts, primals, tangents)
+    outer = dc[..., None] * b[..., None, :] + c[..., None] * db[..., None, :]
+    turned = outer + slope[..., None, None] * regular + det_[..., None, None] * moved
+    return (det, adjugate), (slope, turned)
+
+
+KNOWN_BY[__file__] = "adjugate"
+
+
+@defrule("adjugate")
+def _rule(site: Site, i: int, k: int) -> list[Piece]:
+    """A determinant moves with its cofactors."""
+    if k:
+        return []
+    shape = site.shape(i)
+    batch = len(shape) - 2
+    leading = [label(n) for n in range(batch)]
+    row, column = label(batch), label(batch + 1)
+    factor = Factor((*leading, column, row), shape)
+    return site.piece(shape, leading, [*leading, row, column], [(site.out(1), factor)])
