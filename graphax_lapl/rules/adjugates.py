@@ -1,16 +1,13 @@
 """Determinants of four rows and more, differentiated once.
 
-The derivative of det A is its matrix of cofactors C, in the names of `cofactors.py`
+The derivative of det A is its matrix of cofactors, the transposed adjugate `det A * A^-1`, which
+is finite for every A, and zero where its rank is n - 2 or less. JAX's rule divides by all pivots
+but the last: where another one vanishes, as with two equal columns, it has zeros. Here pivots that
+vanish are replaced by rounding errors of their columns (`factors.py`): the result is that of a
+matrix that differs by as much as factorising it does.
 
-    C^T = D (a d^T + t V^-1) L^-1 P,
-
-which is finite for every A, and zero where its rank is n - 2 or less. JAX's rule divides by all
-pivots but the last: where the last one is not the one that vanishes, as with two equal columns, it
-has zeros. Pivots that vanish beside t are replaced by rounding errors of their columns, so that the
-result is that of a matrix that differs by as much as factorising it does.
-
-The derivative of C is that of c b^T + det A R, products of which those are NaN where two pivots
-vanish.
+In the names of `cofactors.py` the derivative of the adjugate is that of c b^T + det A R, products
+of which those are NaN where two pivots vanish.
 """
 
 from __future__ import annotations
@@ -19,11 +16,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 
 from ..edges.maps import label
 from ..edges.terms import Factor
-from .cofactors import det_parts, factors_apart
+from .cofactors import det_parts
+from .factors import determinant_and_adjugate
 from .matrix_calls import KNOWN_BY
 from .registry import defrule
 from .site import Piece, Site
@@ -33,23 +31,19 @@ __all__ = ["determinants_once"]
 
 def determinants_once(matrix: Array) -> list[Array]:
     """The determinants of the matrices in an array, with a rule as a whole."""
-    return [_with_cofactors(matrix)[0]]
+    return [_with_adjugate(matrix)[0]]
 
 
 @jax.custom_jvp
-def _with_cofactors(matrix: Array) -> tuple[Array, Array]:
-    """The determinants of the matrices in an array, and the transposed cofactors."""
-    apart = factors_apart(matrix, float(jnp.finfo(matrix.dtype).eps))
-    outer = apart.column[..., None] * apart.row[..., None, :]
-    upper = outer + apart.pivot[..., None, None] * apart.inverse
-    adjugate = jnp.matmul(upper, apart.lower, precision=lax.Precision.HIGHEST)
-    return apart.product * apart.pivot, apart.product[..., None, None] * adjugate
+def _with_adjugate(matrix: Array) -> tuple[Array, Array]:
+    """The determinants and adjugates of the matrices in an array."""
+    return determinant_and_adjugate(matrix)
 
 
-@_with_cofactors.defjvp
-def _with_cofactors_jvp(primals: Any, tangents: Any) -> Any:
+@_with_adjugate.defjvp
+def _with_adjugate_jvp(primals: Any, tangents: Any) -> Any:
     (matrix,) = primals
-    det, adjugate = _with_cofactors(matrix)
+    det, adjugate = _with_adjugate(matrix)
     slope = jnp.sum(adjugate.mT * tangents[0], (-2, -1))
     (det_, c, b, regular), (_, dc, db, moved) = jax.jvp(det_parts, primals, tangents)
     outer = dc[..., None] * b[..., None, :] + c[..., None] * db[..., None, :]

@@ -28,7 +28,7 @@ cofactors as one array (`adjugates.py`).
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -41,7 +41,7 @@ from .matrix_calls import KNOWN_BY
 from .registry import defrule
 from .site import Local, Piece, Site
 
-__all__ = ["Apart", "det_parts", "determinants_twice", "factors_apart"]
+__all__ = ["det_parts", "determinants_twice"]
 
 
 def determinants_twice(matrix: Array) -> list[Array]:
@@ -52,79 +52,39 @@ def determinants_twice(matrix: Array) -> list[Array]:
 @jax.custom_jvp
 def det_parts(matrix: Array) -> tuple[Array, Array, Array, Array]:
     """The determinants, c, b and R of the matrices in an array."""
-    product, pivot, column, row, inverse, lower = factors_apart(matrix)
-    return (
-        product * pivot,
-        product[..., None] * column,
-        _times(row[..., None, :], lower)[..., 0, :],
-        _times(inverse, lower),
-    )
-
-
-class Apart(NamedTuple):
-    """Factors of matrices with one pivot t set apart.
-
-    Attributes:
-        product: D, the product of all other pivots with the sign of the permutation.
-        pivot: t.
-        column: a, with a one in the place of t.
-        row: d, likewise.
-        inverse: V^-1, with zeros in the row and the column of t.
-        lower: L^-1 P.
-    """
-
-    product: Array
-    pivot: Array
-    column: Array
-    row: Array
-    inverse: Array
-    lower: Array
-
-
-def factors_apart(matrix: Array, least: float = 0.0) -> Apart:
-    """Factors of the matrices in an array.
-
-    Args:
-        matrix: shape (..., n, n).
-        least: what stands in the place of further pivots that are zero, times the largest number
-            of their column: the factors are then those of a matrix that differs by so much.
-    """
     size = matrix.shape[-1]
     factors, pivots, permutation = lax.linalg.lu(matrix)
     unit = jnp.eye(size, dtype=matrix.dtype)
     diagonal = jnp.diagonal(factors, axis1=-2, axis2=-1)
-    columns = jnp.max(jnp.abs(matrix), axis=-2)
-    apart = _smallest(matrix, diagonal, columns, permutation)
-    others = jnp.where(apart, 1, diagonal)
-    upper = jnp.triu(factors)
-    if least:
-        substitute = least * jnp.where(columns == 0, 1, columns)
-        others = jnp.where(others == 0, substitute.astype(matrix.dtype), others)
-        upper = jnp.where(unit.astype(bool), others[..., None], upper)
-    swaps = jnp.sum(pivots != jnp.arange(size, dtype=pivots.dtype), axis=-1)
-    product = jnp.prod(others, axis=-1)
-    product = jnp.where(swaps % 2 == 1, -product, product)
+    apart = _smallest(matrix, diagonal, permutation)
     here, there = apart[..., None], apart[..., None, :]
-    rest = jnp.where(here | there, unit, upper)
+    swaps = jnp.sum(pivots != jnp.arange(size, dtype=pivots.dtype), axis=-1)
+    others = jnp.prod(jnp.where(apart, 1, diagonal), axis=-1)
+    product = jnp.where(swaps % 2 == 1, -others, others)
     rows = jnp.take(unit, permutation, axis=0)
     lower = lax.linalg.triangular_solve(
         factors, rows, left_side=True, lower=True, unit_diagonal=True
     )
+    # Without its row and column, not with a one in its place: from that R would be a difference,
+    # which loses digits where entries are large. What remains of the column becomes a.
+    upper = jnp.triu(factors)
     whole = jnp.broadcast_to(unit, factors.shape)
-    inverse = lax.linalg.triangular_solve(rest, whole, left_side=True, lower=False)
-    inverse = jnp.where(here & there, 0, inverse)
-    beside = jnp.where(unit.astype(bool), 0, upper)
-    above = jnp.sum(jnp.where(there, beside, 0), -1)
-    right = jnp.sum(jnp.where(here, beside, 0), -2)
-    column = jnp.where(apart, 1, -_times(inverse, above[..., None])[..., 0])
-    row = jnp.where(apart, 1, -_times(right[..., None, :], inverse)[..., 0, :])
-    pivot = jnp.sum(jnp.where(apart, diagonal, 0), -1)
-    return Apart(product, pivot, column, row, inverse, lower)
+    solved = lax.linalg.triangular_solve(
+        jnp.where(here, unit, upper), whole, left_side=True, lower=False
+    )
+    column = jnp.sum(jnp.where(there, solved, 0), -1)
+    regular = _times(jnp.where(there, 0, solved), lower)
+    beside = jnp.sum(jnp.where(here & ~there, upper, 0), -2)
+    row = jnp.sum(jnp.where(here, lower, 0), -2) - _times(beside[..., None, :], regular)[..., 0, :]
+    det = product * jnp.sum(jnp.where(apart, diagonal, 0), -1)
+    return det, product[..., None] * column, row, regular
 
 
-def _smallest(matrix: Array, diagonal: Array, columns: Array, permutation: Array) -> Array:
+def _smallest(matrix: Array, diagonal: Array, permutation: Array) -> Array:
     """A mask of one pivot: the smallest one, however rows and columns are scaled."""
-    rows = jnp.take_along_axis(jnp.max(jnp.abs(matrix), axis=-1), permutation, axis=-1)
+    size = jnp.abs(matrix)
+    columns = jnp.max(size, axis=-2)
+    rows = jnp.take_along_axis(jnp.max(size, axis=-1), permutation, axis=-1)
     pivots = jnp.abs(diagonal)
     relative = jnp.where(pivots == 0, 0, pivots / columns / rows)
     return jnp.arange(pivots.shape[-1]) == jnp.argmin(relative, axis=-1, keepdims=True)

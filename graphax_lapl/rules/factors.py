@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-__all__ = ["inverse_of", "sign_and_logarithm"]
+__all__ = ["determinant_and_adjugate", "inverse_of", "sign_and_logarithm"]
 
 #: Rows that are followed one swap after the other; beyond that JAX's loop has the shorter program.
 MAX_SWAPS = 16
@@ -23,19 +23,49 @@ MAX_SWAPS = 16
 def inverse_of(matrix: Array) -> Array:
     """The inverses of the matrices in an array: `U^-1 L^-1 P`."""
     factors, pivots, permutation = lax.linalg.lu(matrix)
-    size = matrix.shape[-1]
-    rank, whole = matrix.ndim, matrix.shape
+    return _solved(factors, factors, pivots, permutation)
+
+
+@jax.jit
+def determinant_and_adjugate(matrix: Array) -> tuple[Array, Array]:
+    """The determinants of the matrices in an array, and `det U * U^-1 L^-1 P`.
+
+    The solution is that of an upper factor that differs in the last digits of its entries, each
+    pivot by as much as its part of the determinant: small pivots cost no digits of the product.
+    Where a pivot is zero it is a rounding error of its column.
+    """
+    factors, pivots, permutation = lax.linalg.lu(matrix)
+    rank = factors.ndim
+    swapped = pivots != lax.broadcasted_iota(pivots.dtype, pivots.shape, rank - 2)
+    odd = jnp.sum(swapped, -1) % 2 == 1
+    on = [lax.broadcasted_iota(pivots.dtype, factors.shape, rank - n) for n in (2, 1)]
+    on_diagonal = on[0] == on[1]
+    largest = jnp.max(jnp.abs(matrix), -2, keepdims=True)
+    least = jnp.finfo(matrix.dtype).eps * jnp.where(largest == 0, 1, largest)
+    upper = jnp.where(on_diagonal & (factors == 0), least.astype(matrix.dtype), factors)
+    dets = []
+    for triangle in (factors, upper):
+        product = jnp.prod(jnp.sum(jnp.where(on_diagonal, triangle, 0), -1), -1)
+        dets.append(jnp.where(odd, -product, product))
+    inverse = _solved(factors, upper, pivots, permutation)
+    return dets[0], dets[1][..., None, None] * inverse
+
+
+def _solved(lower: Array, upper: Array, pivots: Array, permutation: Array) -> Array:
+    """`U^-1 L^-1 P`, of two triangles and what `lu` says of the rows."""
+    size = lower.shape[-1]
+    rank, whole = lower.ndim, lower.shape
     if size <= MAX_SWAPS:
         places = lax.broadcast_in_dim(_places(pivots, size), whole, (*range(rank - 2), rank - 1))
         chosen = places == lax.broadcasted_iota(places.dtype, whole, rank - 2)
     else:
         rows = lax.broadcast_in_dim(permutation, whole, range(rank - 1))
         chosen = rows == lax.broadcasted_iota(rows.dtype, whole, rank - 1)
-    permuted = lax.convert_element_type(chosen, matrix.dtype)
+    permuted = lax.convert_element_type(chosen, lower.dtype)
     solve = lax.linalg.triangular_solve
-    lower = solve(factors, permuted, left_side=True, lower=True, unit_diagonal=True)
-    inverse: Array = solve(factors, lower, left_side=True)
-    return inverse
+    first = solve(lower, permuted, left_side=True, lower=True, unit_diagonal=True)
+    result: Array = solve(upper, first, left_side=True)
+    return result
 
 
 @jax.jit
