@@ -32,7 +32,8 @@ def determinant_and_adjugate(matrix: Array) -> tuple[Array, Array]:
 
     The solution is that of an upper factor that differs in the last digits of its entries, each
     pivot by as much as its part of the determinant: small pivots cost no digits of the product.
-    Where a pivot is zero it is a rounding error of its column.
+    Where a pivot is zero it is a rounding error of its column. The smallest one meets the inverse
+    first, since their product is of moderate size where a determinant is too small for its dtype.
     """
     factors, pivots, permutation = lax.linalg.lu(matrix)
     rank = factors.ndim
@@ -43,12 +44,16 @@ def determinant_and_adjugate(matrix: Array) -> tuple[Array, Array]:
     largest = jnp.max(jnp.abs(matrix), -2, keepdims=True)
     least = jnp.finfo(matrix.dtype).eps * jnp.where(largest == 0, 1, largest)
     upper = jnp.where(on_diagonal & (factors == 0), least.astype(matrix.dtype), factors)
-    dets = []
-    for triangle in (factors, upper):
-        product = jnp.prod(jnp.sum(jnp.where(on_diagonal, triangle, 0), -1), -1)
-        dets.append(jnp.where(odd, -product, product))
+    given, diagonal = (
+        jnp.sum(jnp.where(on_diagonal, triangle, 0), -1) for triangle in (factors, upper)
+    )
+    smallest = jnp.argmin(jnp.abs(diagonal), -1, keepdims=True)
+    apart = lax.broadcasted_iota(smallest.dtype, diagonal.shape, rank - 2) == smallest
+    others, det = jnp.prod(jnp.where(apart, 1, diagonal), -1), jnp.prod(given, -1)
+    others, det = (jnp.where(odd, -product, product) for product in (others, det))
+    pivot = jnp.sum(jnp.where(apart, diagonal, 0), -1)
     inverse = _solved(factors, upper, pivots, permutation)
-    return dets[0], dets[1][..., None, None] * inverse
+    return det, others[..., None, None] * (pivot[..., None, None] * inverse)
 
 
 def _solved(lower: Array, upper: Array, pivots: Array, permutation: Array) -> Array:

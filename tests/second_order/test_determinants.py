@@ -266,6 +266,16 @@ def test_cofactors_of_singular_matrices(order: str) -> None:
     assert_same(np.float64(ours)[:, 1:4, 1:4], -6.0 * exact, tolerance=1e-5)
 
 
+def test_cofactors_of_determinants_beyond_the_range_of_a_dtype() -> None:
+    """The determinant is too small or too large in single precision, its cofactors are not."""
+    x = np.random.default_rng(8).standard_normal((8, 8))
+    exact = jax.grad(jnp.linalg.det)(x)
+    for scale in (1e-5, 3e4):
+        small = np.float32(scale * x)
+        found = np.float64(jacve(jnp.linalg.det)(small)) / scale**7
+        assert_same(found, np.asarray(exact), tolerance=1e-5)
+
+
 @pytest.mark.parametrize("scale", [1e-8, 1e4, 1e9])
 def test_determinants_of_scaled_matrices(scale: float) -> None:
     """Scaling a matrix, one row or one column loses no digits, in units of that scale."""
