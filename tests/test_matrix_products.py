@@ -1,5 +1,6 @@
 """Derivatives of products of matrices, in every order of transformations."""
 
+import functools
 import re
 from collections.abc import Callable
 from typing import Any
@@ -385,7 +386,7 @@ def test_columns_meet_a_metric_that_all_samples_share() -> None:
 
     found = jax.jit(jax.vmap(operator, (None, 0)))
     assert jnp.allclose(found(given, xs), jax.vmap(expected, (None, 0))(given, xs), rtol=1e-12)
-    gradients = [jax.grad(lambda p, way=way: loss(way, p))(given) for way in (operator, expected)]
+    gradients = [jax.grad(functools.partial(loss, way))(given) for way in (operator, expected)]
     for one, other in zip(*gradients, strict=True):
         assert jnp.allclose(one, other, rtol=1e-10, atol=1e-12)
     assert "batching_dims = [0] x [0]" in found.lower(given, xs).as_text()
