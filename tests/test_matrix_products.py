@@ -1,5 +1,6 @@
 """Derivatives of products of matrices, in every order of transformations."""
 
+import functools
 import re
 from collections.abc import Callable
 from typing import Any
@@ -330,15 +331,21 @@ def test_curvature_of_sigmoids_is_written_in_few_operations() -> None:
     assert text.count(" mul ") + text.count(" square ") <= 3
 
 
+@pytest.mark.parametrize("units", [(), (0,)])
 @pytest.mark.parametrize("axis", [0, 1])
-def test_products_of_a_first_axis(axis: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(emitted_products, "SMALL_PRODUCT", 0)
+def test_products_of_a_first_axis(
+    axis: int, units: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Large ones, and small ones with an axis of length one in front."""
+    if not units:
+        monkeypatch.setattr(emitted_products, "SMALL_PRODUCT", 0)
     (_, weights), xs = _arguments()
     weights = weights[:3] if axis == 0 else weights[:4, :3]
-    numbers = (((0,), (axis,)), ((), ()))
+    numbers = (((len(units),), (axis,)), ((), ()))
 
     def operator(params: Params, x: Array) -> Array:
-        found = matrix_product(jnp.sin(x), params[0], numbers, stored=True)
+        rows = jnp.expand_dims(jnp.sin(x), units)
+        found = matrix_product(rows, params[0], numbers, stored=True)
         return jnp.sum(jnp.cos(found) * params[1])
 
     def expected(params: Params, x: Array) -> Array:
@@ -356,3 +363,30 @@ def test_products_of_a_first_axis(axis: int, monkeypatch: pytest.MonkeyPatch) ->
     products = [line for line in text.splitlines() if "dot_general" in line]
     assert len(products) == 2
     assert all("batching_dims = [0] x [0]" in line for line in products)
+
+
+def test_columns_meet_a_metric_that_all_samples_share() -> None:
+    """tr(A H) of two layers: one product with A for each sample, and its derivatives."""
+    keys = jax.random.split(jax.random.key(5), 5)
+    shapes = ((6, 6), (6, 8), (8, 7), (7,), (3, 6))
+    *given, xs = (jax.random.normal(k, s, jnp.float64) for k, s in zip(keys, shapes, strict=True))
+
+    def fun(params: list[Array], x: Array) -> Array:
+        return jnp.tanh(jnp.tanh(x @ params[1]) @ params[2]) @ params[3]
+
+    def operator(params: list[Array], x: Array) -> Array:
+        weights = params[0] @ params[0].T
+        return laplacian_ve(lambda x: fun(params, x), weights=weights)(x)
+
+    def expected(params: list[Array], x: Array) -> Array:
+        return jnp.sum(params[0] @ params[0].T * jax.hessian(lambda x: fun(params, x))(x))
+
+    def loss(operator: Callable[..., Array], params: list[Array]) -> Array:
+        return jnp.mean(jax.vmap(operator, (None, 0))(params, xs) ** 2)
+
+    found = jax.jit(jax.vmap(operator, (None, 0)))
+    assert jnp.allclose(found(given, xs), jax.vmap(expected, (None, 0))(given, xs), rtol=1e-12)
+    gradients = [jax.grad(functools.partial(loss, way))(given) for way in (operator, expected)]
+    for one, other in zip(*gradients, strict=True):
+        assert jnp.allclose(one, other, rtol=1e-10, atol=1e-12)
+    assert "batching_dims = [0] x [0]" in found.lower(given, xs).as_text()

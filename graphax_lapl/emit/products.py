@@ -70,8 +70,8 @@ def matrix_product(
 
     Elsewhere the two derivatives of a product of two matrices read `g` in two orders of its axes.
 
-    Where the left operand's first axis is contracted, a large product is one for each sample, with
-    the shared matrix on the left (see `_turned_product`).
+    Where the left operand's first axis is contracted, the product is one for each sample, with the
+    shared matrix on the left (see `_turned_product`).
 
     Args:
         left: an array.
@@ -92,13 +92,7 @@ def matrix_product(
     stored = stored and not batch and rows > 0 and right.ndim > summed
     dimensions = tuple(tuple(map(tuple, pair)) for pair in dimension_numbers)
     given = tuple(sorted(params.items()))
-    if (
-        left.ndim == right.ndim == 2
-        and dimensions[0][0] == (0,)
-        and not batch
-        and math.prod((*left.shape, *right.shape)) > SMALL_PRODUCT * left.shape[0]
-        and params.get("out_sharding") is None
-    ):
+    if _contracts_first_axis(left, right, dimensions) and params.get("out_sharding") is None:
         turned: Array = _turned_product(dimensions, stored, given)(left, right)
         return turned
     if batch or not ordered or not rows or params.get("out_sharding") is not None:
@@ -106,6 +100,23 @@ def matrix_product(
         return tangents_held(plain) if stored else plain
     result: Array = _product(dimensions, stored, given)(left, right)
     return result
+
+
+def _contracts_first_axis(left: Array, right: Array, dimensions: Dimensions) -> bool:
+    """Whether the rows of a matrix meet those of another one.
+
+    Small products have an axis of length one in front: the form for matrices that every sample has
+    of its own (`emit/arrays.py`).
+    """
+    units = left.ndim - 2
+    work = math.prod((*left.shape, *right.shape))
+    return (
+        right.ndim == 2
+        and (units == 0 or (units == 1 and left.shape[0] == 1))
+        and dimensions[0][0] == (units,)
+        and not dimensions[1][0]
+        and (units == 1 or work > SMALL_PRODUCT * left.shape[0])
+    )
 
 
 def as_exact(left: Array, right: Array) -> bool:
@@ -229,9 +240,12 @@ def _turned_product(
 
     def of_samples(left: Array, right: Array) -> Array:
         first = right if axis == 1 else lax.transpose(right, (1, 0))
-        repeated = lax.broadcast_in_dim(first, (left.shape[0], *first.shape), (1, 2))
-        each = lax.dot_general(repeated, left, (((2,), (1,)), ((0,), (0,))), **swapped)
-        return lax.transpose(each, (0, 2, 1))
+        size, *units, rows, columns = left.shape
+        matrices = lax.reshape(left, (size, rows, columns)) if units else left
+        repeated = lax.broadcast_in_dim(first, (size, *first.shape), (1, 2))
+        each = lax.dot_general(repeated, matrices, (((2,), (1,)), ((0,), (0,))), **swapped)
+        turned = lax.transpose(each, (0, 2, 1))
+        return lax.expand_dims(turned, range(1, 1 + len(units)))
 
     @jax.custom_jvp
     def product(left: Array, right: Array) -> Array:
