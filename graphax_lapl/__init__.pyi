@@ -15,7 +15,10 @@ from .api.checking import (
 )
 from .api.compression import Compressed as Compressed
 from .api.divergence import divergence_ve as divergence_ve
-from .api.hessian import hessve as hessve
+from .api.hessian import (
+    hessve as hessve,
+    value_and_hessve as value_and_hessve,
+)
 from .api.hessian_parts import (
     hessian_diagonal as hessian_diagonal,
     hessian_vector_product as hessian_vector_product,

@@ -517,3 +517,13 @@ def test_vector_of_another_shape() -> None:
 def test_each_expected_shape_is_named_once() -> None:
     with pytest.raises(InvalidArgumentError, match=r"expected shape \(\) or \(3,\) or \(3, 3\)\."):
         second_order_operator(fun, np.ones((2, 2)))(X)
+
+
+def test_advice_fits_what_came() -> None:
+    """A random key cannot be converted to numbers; functions are kept apart from arrays."""
+    with pytest.raises(InvalidTypeError, match=r"only\. Convert it .* or leave it out of argnums"):
+        jacve(lambda x: x * 1.0)(np.arange(3))
+    with pytest.raises(InvalidTypeError, match=r"dtype key.*only\. Leave it out of argnums"):
+        jacve(lambda key: jax.random.normal(key))(jax.random.key(0))
+    with pytest.raises(InvalidTypeError, match=r"\['act'\].*the arrays alone.*inside the function"):
+        jacve(lambda p: p["act"](p["w"]))({"w": X, "act": jnp.sin})

@@ -178,6 +178,32 @@ def test_by_vertex_adds_up(n_vertices: int, seed: int) -> None:
         assert sum(counted.by_vertex.values()) == counted.muls
 
 
+def test_products_outside_of_eliminations_are_counted() -> None:
+    """Traces, and what second derivatives multiply, belong to no vertex."""
+    w = np.arange(1.0, 7.0).reshape(2, 3)
+
+    def field(x: Any) -> Any:
+        return w.T @ jnp.tanh(w @ x)
+
+    def square(x: Any) -> Any:
+        return (w[0] @ x) ** 2
+
+    x = np.ones(3)
+    cases: list[tuple[str, Any, int]] = [
+        ("divergence", lambda x: w.T @ (w @ x), 6),  # the trace of 3 x 2 times 2 x 3
+        ("divergence", field, 6 + 6),  # a 3 x 2 by a diagonal, and the trace
+        ("hessian", square, 1 + 3 + 9),  # the adjoint by 2, and the row from either side
+    ]
+    for kind, fun, expected in cases:
+        for order in ("forward", "reverse"):
+            counted = count_ops(fun, x, kind=kind, order=order)
+            assert counted.muls == expected
+            assert compare_orders(fun, x, kind=kind, orders=(order,)).rows[0].muls == expected
+            plan = str(make_plan(fun, x, kind=kind, order=order))
+            others = expected - sum(counted.by_vertex.values())
+            assert plan.splitlines()[-1].split() == ["outside", "of", "eliminations", str(others)]
+
+
 def test_plan_and_comparison_count_alike() -> None:
     program = random_elementwise_dag(3, 8)
     fun, args, argnums = program.fun, program.args, program.argnums

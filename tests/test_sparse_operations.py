@@ -13,7 +13,7 @@ import pytest
 import scipy.sparse
 from jax.experimental import sparse as jax_sparse
 
-from graphax_lapl import InvalidArgumentError, InvalidTypeError, SparseJacobian, jacve
+from graphax_lapl import InvalidArgumentError, InvalidTypeError, SparseJacobian, hessve, jacve
 from graphax_lapl.edges.layout import MAX_LAYERS, coordinate_layout, placement
 from graphax_lapl.edges.maps import constant
 from graphax_lapl.edges.sparse_form import value_structure
@@ -478,5 +478,31 @@ def test_what_is_not_done_with_arrays_says_what_to_do() -> None:
     ):
         with pytest.raises(InvalidTypeError, match=r"todense\(\)"):
             call()
-    with pytest.raises(TypeError, match="unsupported operand"):
-        _ = jacobian + "a"
+    for call in (
+        lambda: jacobian * jnp.ones(3),
+        lambda: np.ones(3) * jacobian,
+        lambda: jnp.ones((3, 1)) * jacobian,
+        lambda: jacobian / jnp.ones(3),
+    ):
+        with pytest.raises(InvalidTypeError, match=r"shape \(3.*scale \* fun\(x\)"):
+            call()
+    for call in (lambda: jacobian + "a", lambda: jacobian / "a"):
+        with pytest.raises(TypeError, match="unsupported operand"):
+            call()
+
+
+def test_pattern_of_shapes_alone() -> None:
+    """What stands where is known without values, for Hessians too."""
+
+    def stencil(x: jax.Array) -> jax.Array:
+        return x * jnp.roll(x, 1)
+
+    x = jax.ShapeDtypeStruct((5,), jnp.float32)
+    pattern = jax.eval_shape(jacve(stencil, sparse_representation=True), x)
+    rows, columns = np.nonzero(jax.jacrev(stencil)(jnp.arange(1.0, 6.0)))
+    np.testing.assert_array_equal(pattern.indices, np.stack([rows, columns], axis=1))
+    assert pattern.nse == len(rows)
+    hessian = jax.eval_shape(
+        hessve(lambda x: jnp.sum(stencil(x) ** 2), sparse_representation=True), x
+    )
+    assert hessian.nse == 15

@@ -26,7 +26,7 @@ from .twice import (
     is_complex_linear,
 )
 
-__all__ = ["hessian_plan", "hessve"]
+__all__ = ["hessian_plan", "hessve", "value_and_hessve"]
 
 #: Where rows of few numbers do not mix, elimination is given up after so many operations on
 #: partials for each product that would do instead: XLA takes long to compile them, and blocks that
@@ -98,30 +98,96 @@ def hessve(
 
     @functools.wraps(fun, updated=())
     def hessian(*args: Any, **kwargs: Any) -> Any:
-        prepared = prepare(fun, args, kwargs, argnums, has_aux, 2, strict, holomorphic)
-        traced = prepared.traced
-        if not holomorphic:
-            check_real_inputs(traced)
-        elif not is_complex_linear(prepared.graph):
-            first = prepare(fun, args, kwargs, argnums, has_aux, holomorphic=True)
-            plan_for(first, "reverse")  # it refuses what is not holomorphic
-        plan = hessian_plan(prepared, order, sparse_representation)
-
-        def compute(own: Prepared, _: Any) -> Rows:
-            if plan is None:
-                rows = hessian_blocks(own, order, sparse_representation)
-                return own.aux_values(), [[b for row in block for b in row] for block in rows]
-            aux, flat = own.run(plan, sparse=sparse_representation)
-            return aux, sparse_leaves(plan.pruned(False), flat) if sparse_representation else flat
-
-        count = len(traced.in_types)
-        columns = list(itertools.product(range(count), repeat=2))
-        aux, flat = prepared.within(compute, columns)
-        rows = [[row[k * count : (k + 1) * count] for k in range(count)] for row in flat]
-        tree = _nested(prepared, rows)
+        prepared = _prepared(fun, args, kwargs, argnums, has_aux, strict, holomorphic)
+        aux, tree = _evaluate(prepared, order, False, sparse_representation)
         return (tree, rebuild_aux(prepared, aux)) if has_aux else tree
 
     return hessian
+
+
+def value_and_hessve(
+    fun: Callable[..., Any],
+    order: Any = "auto",
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    sparse_representation: bool = False,
+    strict: bool = False,
+    holomorphic: bool = False,
+) -> Callable[..., Any]:
+    """Value and Hessian of `fun` in one program, like `jax.value_and_grad`.
+
+    Arguments and errors are those of `hessve`. For the gradient and the Hessian, as a Newton
+    step wants them, take `value_and_jacve(jax.grad(fun))`.
+
+    Returns:
+        A function that returns `(value, hessian)`, or with has_aux `((value, aux), hessian)`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from graphax_lapl import value_and_hessve
+        >>> value, hessian = value_and_hessve(lambda x: x[0] ** 2 * x[1])(jnp.array([1.0, 2.0]))
+        >>> print(value, hessian[0])
+        2.0 [4. 2.]
+    """
+    check_callable(fun)
+    check_flags(
+        has_aux=has_aux,
+        sparse_representation=sparse_representation,
+        strict=strict,
+        holomorphic=holomorphic,
+    )
+
+    @functools.wraps(fun, updated=())
+    def value_and_hessian(*args: Any, **kwargs: Any) -> Any:
+        prepared = _prepared(fun, args, kwargs, argnums, has_aux, strict, holomorphic)
+        values, tree = _evaluate(prepared, order, True, sparse_representation)
+        count = prepared.traced.n_out
+        value = tree_util.tree_unflatten(prepared.traced.out_tree, values[:count])
+        if has_aux:
+            return (value, rebuild_aux(prepared, values[count:])), tree
+        return value, tree
+
+    return value_and_hessian
+
+
+def _prepared(
+    fun: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    argnums: int | Sequence[int],
+    has_aux: bool,
+    strict: bool,
+    holomorphic: bool,
+) -> Prepared:
+    """The traced call, where the Hessian of its function is defined."""
+    prepared = prepare(fun, args, kwargs, argnums, has_aux, 2, strict, holomorphic)
+    if not holomorphic:
+        check_real_inputs(prepared.traced)
+    elif not is_complex_linear(prepared.graph):
+        first = prepare(fun, args, kwargs, argnums, has_aux, holomorphic=True)
+        plan_for(first, "reverse")  # it refuses what is not holomorphic
+    return prepared
+
+
+def _evaluate(
+    prepared: Prepared, order: Any, with_values: bool, sparse: bool
+) -> tuple[list[Any], Any]:
+    """Kept output values, auxiliary ones last, and the tree of second derivatives."""
+    plan = hessian_plan(prepared, order, sparse)
+
+    def compute(own: Prepared, _: Any) -> Rows:
+        if plan is None:
+            rows = hessian_blocks(own, order, sparse)
+            values = own.values() if with_values else own.aux_values()
+            return values, [[b for row in block for b in row] for block in rows]
+        values, flat = own.run(plan, with_values, sparse)
+        return values, sparse_leaves(plan.pruned(with_values), flat) if sparse else flat
+
+    count = len(prepared.traced.in_types)
+    columns = list(itertools.product(range(count), repeat=2))
+    values, flat = prepared.within(compute, columns)
+    rows = [[row[k * count : (k + 1) * count] for k in range(count)] for row in flat]
+    return values, _nested(prepared, rows)
 
 
 def hessian_plan(prepared: Prepared, order: Any, sparse: bool = False) -> Plan | None:

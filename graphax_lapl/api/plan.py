@@ -403,6 +403,9 @@ class Plan:
                 f"{step:>6} {elimination.vertex:>8}  {primitive:<24} {degree:>9} "
                 f"{elimination.cost.ad:>10} {elimination.fill_in:>8}"
             )
+        others = counts.muls - sum(counts.by_vertex.values())
+        if others:  # second derivatives, columns and traces
+            lines.append(f"{'':>6} {'':>8}  {'outside of eliminations':<24} {'':>9} {others:>10}")
         return "\n".join(lines)
 
     def __repr__(self) -> str:

@@ -99,10 +99,13 @@ class Prepared:
 
         return evaluate, [jnp.asarray(traced.leaves[place]) for place in places]
 
+    def values(self) -> list[Any]:
+        """The array leaves of the value and of the auxiliary output, by the function itself."""
+        return list(jaxpr_as_fun(self.traced.closed)(*self.traced.leaves))
+
     def aux_values(self) -> list[Any]:
         """The array leaves of the auxiliary output, by the function itself."""
-        traced = self.traced
-        return list(jaxpr_as_fun(traced.closed)(*traced.leaves)[traced.n_out :])
+        return self.values()[self.traced.n_out :]
 
     @property
     def inputs(self) -> list[Any]:

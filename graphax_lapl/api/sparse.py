@@ -177,7 +177,7 @@ class SparseJacobian(StoredEntries):
     def __mul__(self, factor: Any) -> SparseJacobian:
         """Multiply by a number, or by an array without axes."""
         if not _is_number(factor):
-            return NotImplemented
+            return _refuse_scaling(factor)
         dtype = jnp.multiply(jnp.zeros((), self.dtype), factor).dtype
         arrays = [jnp.multiply(array, factor) for array in self.arrays]
         return self._with(self.structure, arrays, self._sources, dtype)
@@ -187,7 +187,7 @@ class SparseJacobian(StoredEntries):
     def __truediv__(self, divisor: Any) -> SparseJacobian:
         """Divide by a number, or by an array without axes."""
         if not _is_number(divisor):
-            return NotImplemented
+            return _refuse_scaling(divisor)
         dtype = jnp.divide(jnp.zeros((), self.dtype), divisor).dtype
         arrays = [jnp.divide(array, divisor) for array in self.arrays]
         return self._with(self.structure, arrays, self._sources, dtype)
@@ -348,6 +348,17 @@ class SparseJacobian(StoredEntries):
     def __repr__(self) -> str:
         picture = braille_spy(self.structure)
         return f"SparseJacobian({self._title()})" + (f"\n{picture}" if picture else "")
+
+
+def _refuse_scaling(factor: Any) -> Any:
+    """Raise for an array; anything else may know what to do itself."""
+    if not isinstance(factor, Array | np.ndarray):
+        return NotImplemented
+    raise InvalidTypeError(
+        f"A SparseJacobian is scaled by a number, got an array of shape {factor.shape}. Write "
+        "J @ x for a product. To scale rows differentiate the scaled function, "
+        "jacve(lambda x: scale * fun(x), ...)."
+    )
 
 
 def _is_number(value: Any) -> bool:

@@ -456,14 +456,17 @@ def _check_inputs(
         if not (_is_array(leaf) or isinstance(leaf, bool | int | float | complex)):
             raise InvalidTypeError(
                 f"{place(path)} of {name} must be an array or a number, got {type(leaf).__name__}. "
-                "Choose another argnums, or pass it as another argument."
+                "Choose another argnums, or pass the arrays alone and put the rest back inside the "
+                "function."
             )
         dtype = _dtype_of(leaf)
         if not dtypes.issubdtype(dtype, np.inexact) and not (allow_int and _is_integer(dtype)):
+            convert = "Convert it (for example with jnp.asarray(x, float)), or leave"
+            advice = convert if _is_integer(dtype) else "Leave"  # a random key is no number
             raise InvalidTypeError(
                 f"{place(path)} of {name} has dtype {dtype}; derivatives are taken with respect to "
-                "real or complex floating-point inputs only. Convert it (for example with "
-                "jnp.asarray(x, float)), or leave it out of argnums."
+                f"real or complex floating-point inputs only. {advice} it out of "
+                "argnums."
             )
 
 

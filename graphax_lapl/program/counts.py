@@ -51,7 +51,8 @@ class OpCounts:
         adds: additions and subtractions.
         bytes: bytes that the instructions read and write.
         peak_bytes: largest number of bytes alive at once, instructions taken in order.
-        by_vertex: multiplications of each vertex' elimination.
+        by_vertex: multiplications of each vertex' elimination; Hessians, Laplacians and traces have
+            others besides.
         convention: "ad": the elimination literature's count, one multiplication per pair of
             entries that meet, accumulation only. "flops": the multiplications and additions that
             the emitted program holds, those of the function and its local partials included.
@@ -82,7 +83,9 @@ def count_program(program: Program, convention: str = "ad") -> OpCounts:
         )
     eliminations = Cost.total([elimination.cost for elimination in program.eliminations])
     if convention == "ad":
-        muls, adds = eliminations.ad, eliminations.adds + program.local_cost.adds
+        # Operators of second order and traces multiply outside of eliminations too.
+        total = eliminations + program.local_cost
+        muls, adds = total.ad, total.adds
         by_vertex = {e.vertex: e.cost.ad for e in program.eliminations}
     else:
         muls, adds = _emitted(program)

@@ -31,6 +31,7 @@ from graphax_lapl import (
     local_kinetic_energy,
     make_plan,
     second_order_operator,
+    value_and_hessve,
 )
 from tests.checks import assert_same
 from tests.second_order.checks import check_second_order
@@ -129,6 +130,7 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "laplacian": laplacian_ve,
     "forward laplacian": forward_laplacian,
     "hessian": hessve,
+    "value and hessian": value_and_hessve,
     "divergence": divergence_ve,
 }
 at_every_operator = pytest.mark.parametrize("name", OPERATORS)
@@ -148,6 +150,66 @@ def test_has_aux(name: str, transformed: bool) -> None:
     if not transformed:
         assert aux["text"] == "kept"
         assert aux["n"].dtype == np.int64
+
+
+VALUED: dict[str, Callable[[Any], Any]] = {
+    "one number": scalar,
+    "pytree": lambda x: {"y": x**2 * x[0], "x": x, "b": None},
+    "loop": lambda x: jax.lax.fori_loop(0, 3, lambda i, c: jnp.sin(c) * x, x),
+    "complex output": lambda x: jnp.exp(jax.lax.complex(scalar(-x), scalar(x))),
+    "linear": lambda x: 2.0 * x,
+}
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
+@pytest.mark.parametrize("name", VALUED)
+def test_value_and_hessian(name: str, transform: Callable[..., Any]) -> None:
+    fun = VALUED[name]
+    value, hessian = transform(value_and_hessve(fun))(X)
+    assert_same(value, fun(X))
+    if name == "complex output":
+        real, imag = (
+            jax.hessian(lambda x, part=part: part(fun(x)))(X) for part in (jnp.real, jnp.imag)
+        )
+        assert_same(hessian, jax.lax.complex(real, imag))
+    else:
+        assert_same(hessian, jax.hessian(fun)(X))
+
+
+@pytest.mark.parametrize("name", ["pytree", "loop"])
+@pytest.mark.parametrize("order", ["auto", "compressed"])
+def test_value_and_sparse_hessian_with_aux(name: str, order: str) -> None:
+    operator = value_and_hessve(
+        lambda x: (VALUED[name](x), {"cubes": x**3, "text": "kept"}),
+        order=order,
+        has_aux=True,
+        sparse_representation=True,
+    )
+    (value, aux), hessian = operator(X)
+    assert_same(value, VALUED[name](X))
+    assert_same(aux["cubes"], X**3)
+    assert aux["text"] == "kept"
+    dense = jax.tree.map(
+        lambda leaf: leaf.todense(), hessian, is_leaf=lambda leaf: isinstance(leaf, SparseJacobian)
+    )
+    assert_same(dense, jax.hessian(VALUED[name])(X))
+
+
+def test_value_and_hessian_of_a_batch_and_their_gradient() -> None:
+    both = value_and_hessve(layer, argnums=(0, 1))
+    batch = np.stack([X, 2.0 * X])
+    value, hessian = jax.vmap(both, (0, None))(batch, M)
+    assert_same(value, jax.vmap(layer, (0, None))(batch, M))
+    assert_same(hessian, jax.vmap(jax.hessian(layer, (0, 1)), (0, None))(batch, M))
+
+    def loss(x: Any, pair: Callable[..., Any]) -> Any:
+        value, second = pair(x)
+        return value + jnp.sum(second**2)
+
+    assert_same(
+        jax.grad(loss)(X, value_and_hessve(scalar)),
+        jax.grad(loss)(X, lambda x: (scalar(x), jax.hessian(scalar)(x))),
+    )
 
 
 @at_every_operator
@@ -189,7 +251,7 @@ def test_integer_input(name: str, argument: Any) -> None:
         OPERATORS[name](lambda x: x * 2)(argument)
 
 
-@pytest.mark.parametrize("name", ["laplacian", "forward laplacian", "hessian"])
+@pytest.mark.parametrize("name", ["laplacian", "forward laplacian", "hessian", "value and hessian"])
 def test_complex_input(name: str) -> None:
     with pytest.raises(InvalidTypeError, match="complex128"):
         OPERATORS[name](lambda x: x**2)(X + 1j)
