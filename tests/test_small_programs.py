@@ -11,9 +11,10 @@ from jax import lax
 from graphax_lapl import jacve, value_and_jacve
 from graphax_lapl.emit import innermost, packing, recorded
 from graphax_lapl.emit.numbers import computed, run_numbers, split
-from graphax_lapl.emit.small_programs import BATCH
+from graphax_lapl.emit.small_programs import BATCH, INSIDE
 from graphax_lapl.emit.tape import Tape, TooLong
 from graphax_lapl.program.fusion import MAX_HELD
+from graphax_lapl.program.sines import SINES_SIZE
 
 
 def draw(seed, *shape):
@@ -578,3 +579,36 @@ def test_wide_matrices_of_few_samples(size):
     compare(found, jax.vmap(jax.jacrev(band))(points))
     chosen = primitives(jax.make_jaxpr(jax.vmap(jacve(band)))(points).jaxpr, ("select_n",))
     assert chosen
+
+
+def turned(x):
+    return jnp.sin(x) * jnp.roll(x, 1)
+
+
+def listed(x):
+    return jnp.stack([jnp.sin(x[0] * x[2]) * x[1], x[1] * x[2], x[2] + x[0]])
+
+
+def total(x):
+    return jnp.sum(jnp.sin(x) * x)
+
+
+@pytest.mark.parametrize("fun", [turned, listed, total])
+def test_few_sines_are_evaluated_where_they_are_read(fun):
+    inputs = 3 if fun is listed else 4
+    for size, inside in ((SINES_SIZE, True), (INSIDE, False)):
+        x = draw(20, size, inputs).at[-1, 0].set(1e8)
+        compiled = jax.jit(jax.vmap(jacve(fun))).lower(x).compile()
+        compare(compiled(x), jax.vmap(jax.jacfwd(fun))(x))
+        assert (compiled.memory_analysis().temp_size_in_bytes == 0) == inside
+        assert (" conditional(" not in compiled.as_text()) == inside
+
+
+def test_sines_that_branches_would_repeat_are_in_memory():
+    def fun(x):
+        return jnp.sin(x[0]) * jnp.stack([x * x, x**3, x + x[::-1]])
+
+    x = draw(22, SINES_SIZE, 7)
+    compiled = jax.jit(jax.vmap(jacve(fun))).lower(x).compile()
+    compare(compiled(x), jax.vmap(jax.jacfwd(fun))(x))
+    assert " conditional(" in compiled.as_text()

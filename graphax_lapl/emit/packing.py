@@ -27,7 +27,7 @@ from .arrays import promoted
 from .holding import held
 from .numbers import BATCH, Numbers, joined
 
-__all__ = ["FUSED", "by_digits", "by_selection", "in_rows", "packed"]
+__all__ = ["FUSED", "by_digits", "by_selection", "in_rows", "is_selected", "packed"]
 
 #: Most operands of a concatenation that is fused.
 FUSED = 8
@@ -138,6 +138,25 @@ def in_rows(numbers: Numbers) -> Any:
     return lax.reshape(lax.concatenate(promoted(stretches), 0), numbers.shape)
 
 
+def is_selected(numbers: Numbers, outside: bool) -> bool:
+    """Whether every entry of the matrix of the numbers of many samples selects its own.
+
+    Args:
+        numbers: of a matrix, or of several on top of each other.
+        outside: whether the whole batch is outside of the cache.
+    """
+    total, columns = numbers.size, numbers.shape[-1] if numbers.ndim > 1 else 1
+    if total <= FUSED or columns <= 2:
+        return False
+    rows = total // columns
+    selections = sum(len(_equal(row)) - 1 for row in numbers.reshape((rows, columns)))
+    if total <= UNROLLED:
+        return outside or (columns >= rows and selections <= SELECTED_SHARE * total)
+    if columns > FUSED:
+        return math.prod(_digits(total)) != total and selections <= MAX_SELECTIONS
+    return max(rows, columns) <= FUSED and outside
+
+
 def by_selection(numbers: Numbers, outside: bool) -> Any:
     """The matrix of the numbers of many samples, each entry of which selects its own.
 
@@ -145,27 +164,14 @@ def by_selection(numbers: Numbers, outside: bool) -> Any:
     do not: loops over them are vectorised, or unrolled until nothing is left to select. Every entry
     of a row evaluates all that it selects from, so wider matrices select few numbers.
 
-    Args:
-        numbers: of a matrix, or of several on top of each other.
-        outside: whether the whole batch is outside of the cache.
-
     Returns:
-        The array; None where concatenations suit it better.
+        The array; None where concatenations suit it better (see `is_selected`).
     """
-    total, columns = numbers.size, numbers.shape[-1] if numbers.ndim > 1 else 1
-    if total <= FUSED or columns <= 2:
+    if not is_selected(numbers, outside):
         return None
+    total, columns = numbers.size, numbers.shape[-1]
     shape = (total // columns, columns)
     groups = [_equal(row) for row in numbers.reshape(shape)]
-    selections = sum(len(equal) - 1 for equal in groups)
-    if total <= UNROLLED:
-        if not outside and (columns < shape[0] or selections > SELECTED_SHARE * total):
-            return None
-    elif columns > FUSED:
-        if math.prod(_digits(total)) == total or selections > MAX_SELECTIONS:
-            return None
-    elif max(shape) > FUSED or not outside:
-        return None
     values = promoted([jnp.asarray(number) for number in numbers.ravel()])
     starts = range(0, total, columns)
     rows = [
@@ -201,7 +207,7 @@ def _equal(row: Iterable[Any]) -> list[list[int]]:
     """Where equal numbers are, most of them first; zeros of both signs differ."""
     found: dict[Any, list[int]] = {}
     for place, number in enumerate(row):
-        known = not isinstance(number, Array)
+        known = isinstance(number, np.ndarray | np.generic | bool | int | float | complex)
         found.setdefault(np.asarray(number).tobytes() if known else id(number), []).append(place)
     return sorted(found.values(), key=len, reverse=True)
 

@@ -17,6 +17,7 @@ __all__ = [
     "Number",
     "Operation",
     "computed_of",
+    "evaluations_of",
     "is_repeated",
     "is_row",
     "kept_and_repeated",
@@ -121,6 +122,19 @@ def stored_places(
         for number in computed_of(operation.operands):
             readers[number.place] |= own
     return stored[::-1]
+
+
+def evaluations_of(
+    operations: Sequence[Operation], wanted: Iterable[int], places: Collection[int]
+) -> int:
+    """How often some numbers are evaluated if each of the wanted ones evaluates all it needs."""
+    readers: Counter[int] = Counter()  # for each number the wanted ones, as bits
+    for k, place in enumerate(wanted):
+        readers[place] |= 1 << k
+    for operation in reversed(operations):
+        for number in computed_of(operation.operands):
+            readers[number.place] |= readers[operation.place]
+    return sum(readers[place].bit_count() for place in places)
 
 
 def is_repeated(

@@ -31,13 +31,15 @@ from ..program.instructions import (
     PrimalInstruction,
     Program,
 )
+from ..program.sines import SINES_SIZE
 from ..program.timings import IN_MEMORY, expression_of
 from .arrays import promoted
 from .chunks import can_be_in_chunks, in_chunks
 from .holding import BARRIERS_STAND, held
 from .innermost import batched_first, with_rule
 from .numbers import BATCH, CALLS, Numbers, computed, has_numbers, joined, run_numbers
-from .packing import FUSED, by_digits, by_selection, in_rows
+from .packing import FUSED, by_digits, by_selection, in_rows, is_selected
+from .sines import Pair, by_library
 from .tape import Tape, TooLong
 
 __all__ = ["has_arrays", "has_plain_equations", "in_numbers", "is_small_program"]
@@ -61,6 +63,9 @@ DEAR_SHARE = 0.5
 #: Columns of a matrix from which on entries of few samples select theirs: where all of its numbers
 #: are one kernel, that one is vectorised then.
 WIDE = FUSED + 1
+#: Most sines and cosines that the library evaluates inside of another kernel: polynomials are some
+#: kernels and a condition for each array of arguments, which more of them are worth.
+INSIDE = 8 * SINES_SIZE
 #: Bytes of an array from which on XLA's runtime hands kernels that wait for nothing to a second
 #: thread. An array of so many numbers is put together from more of them than it takes itself.
 THREADED = 512
@@ -143,14 +148,19 @@ def in_numbers(
                 recorded = None
             if recorded is not None and recorded.is_mostly_zero():
                 recorded = None
-            chunk = size
-            if recorded is not None and can_be_in_chunks():
-                chunk = recorded.tape.chunk(recorded.results, size, BATCH, _stored(closed.jaxpr))
-            if recorded is not None and (arrays or chunk < size):
+            chunk, inside = size, False
+            if recorded is not None:
+                stored = _stored(closed.jaxpr)
+                inside = recorded.has_sines_inside(size, stored)
+                if can_be_in_chunks() and not inside:
+                    chunk = recorded.tape.chunk(recorded.results, size, BATCH, stored)
+            if recorded is not None and (arrays or inside or chunk < size):
                 # A chunk's numbers are in the cache, and its loop runs on one core.
                 in_parts = in_rows if BARRIERS_STAND else _before_its_place
                 join = in_parts if chunk < size else recorded.join(size)
-                forms = (_in_numbers(closed, recorded, chunk, size, join), jaxpr_as_fun(closed))
+                sines = by_library if inside else None
+                form = _in_numbers(closed, recorded, chunk, size, join, sines)
+                forms = (form, jaxpr_as_fun(closed))
                 numbers, other = (_structured(form, structure) for form in forms)
                 cpu = in_chunks(numbers, types, own, size, chunk) if chunk < size else None
                 call = functools.partial(
@@ -254,13 +264,26 @@ class _Recorded(NamedTuple):
         What is selected from is repeated along the columns, and dear numbers that are repeated have
         a kernel of their own.
         """
-        everything = sum(numbers.size for numbers in self.results)
-        dear, _ = self.tape.kernels(self.results)
-        if dear > DEAR_SHARE * everything:
+        if not self._may_select():
             return _in_one_kernel
         least = 0 if samples >= BATCH else WIDE
-        outside = samples * everything > CACHED
+        outside = self._is_outside(samples)
         return functools.partial(_in_one_kernel_of_many, outside=outside, columns=least)
+
+    def has_sines_inside(self, samples: int, stored: int) -> bool:
+        """Whether sines of many samples are evaluated in the kernel that reads them."""
+        if samples * len(self.tape.sine_arguments(self.results)) > INSIDE:
+            return False
+        outside = self._is_outside(samples)
+        once = self._may_select() and all(is_selected(found, outside) for found in self.results)
+        return self.tape.has_sines_inside(self.results, once, samples, stored)
+
+    def _may_select(self) -> bool:
+        everything = sum(numbers.size for numbers in self.results)
+        return self.tape.kernels(self.results)[0] <= DEAR_SHARE * everything
+
+    def _is_outside(self, samples: int) -> bool:
+        return samples * sum(numbers.size for numbers in self.results) > CACHED
 
 
 def _kernels(jaxpr: Any) -> int:
@@ -322,9 +345,10 @@ def _in_numbers(
     chunk: int,
     size: int,
     join: Callable[[Numbers], Any],
+    sines: Callable[[Any], Pair] | None = None,
 ) -> Callable[..., list[Any]]:
     """What is recorded as a function of arrays, for chunks of a batch of some size."""
-    program = recorded.tape.program(recorded.results, chunk, size)
+    program = recorded.tape.program(recorded.results, chunk, size, sines)
 
     def numbers(*inputs: Any) -> list[Any]:
         found = program(inputs)

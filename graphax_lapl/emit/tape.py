@@ -20,6 +20,7 @@ from .recorded import (
     Number,
     Operation,
     computed_of,
+    evaluations_of,
     is_repeated,
     is_row,
     kept_and_repeated,
@@ -56,6 +57,8 @@ ROW_HOLDING = KERNEL / 2
 #: Nanoseconds of holding a number then, and most numbers that are held.
 JOINED_HOLDING = KERNEL
 JOINED_HELD = 100
+#: Most evaluations of a sine, in the mean over all, by the branches of one kernel.
+INSIDE_EVALUATIONS = 1.5
 #: Operations on known numbers that are carried out at once: positions are compared by them.
 COMPARISONS: dict[str, Callable[..., Any]] = {
     "eq": np.equal,
@@ -201,6 +204,35 @@ class Tape:
             return samples if 2 * len(apart | again) <= len(apart | held) else chunk
         return chunk
 
+    def has_sines_inside(
+        self, results: Sequence[Numbers], once: bool, samples: int, stored: int = 0
+    ) -> bool:
+        """Whether sines of many samples are evaluated in the kernel that reads them.
+
+        In memory each array of them is some kernels and a condition. Where little is computed, and
+        nothing else is held, that takes longer than all the rest, and JAX has no memory at all.
+
+        Args:
+            results: numbers, all of them in arrays.
+            once: whether one kernel evaluates a number once for all entries that read it.
+            samples: of the batch.
+            stored: numbers that products and sums of arrays write, where a program has arrays.
+        """
+        needed, wanted, joined = self._needed(results)
+        sines = {operation.place for operation in needed if operation.is_sine}
+        kept = sum(expression_of([operation.name]).kept for operation in needed)
+        if samples < SINES_SIZE or len(sines) <= stored + kept or not joined.issuperset(wanted):
+            return False
+        if not once and evaluations_of(needed, wanted, sines) > INSIDE_EVALUATIONS * len(sines):
+            return False
+        return not self._worth_holding(needed, wanted, joined, samples, sines)
+
+    def sine_arguments(self, results: Sequence[Numbers]) -> list[Number]:
+        """Of which numbers sines and cosines are needed for the results."""
+        needed = self._needed(results)[0]
+        found = (operation.operands[0] for operation in needed if operation.is_sine)
+        return list({number.place: number for number in found}.values())
+
     def kernels(self, results: Sequence[Numbers]) -> tuple[int, int]:
         """What XLA makes of the results for one sample.
 
@@ -230,7 +262,11 @@ class Tape:
         return {o.place for o in operations if o.is_sine} if samples >= SINES_SIZE else set()
 
     def program(
-        self, results: Sequence[Numbers], samples: int, all_samples: int
+        self,
+        results: Sequence[Numbers],
+        samples: int,
+        all_samples: int,
+        sines: Callable[[Any], Pair] | None = None,
     ) -> Callable[[Sequence[Any]], list[Numbers]]:
         """What computes the results from the inputs, for a batch of so many samples.
 
@@ -240,11 +276,14 @@ class Tape:
             results: numbers.
             samples: evaluated at once.
             all_samples: the same program is evaluated for, one chunk after the other.
+            sines: evaluates a sine and its cosine where they are read; without it they are in
+                memory where they are many.
         """
         needed, wanted, joined = self._needed(results)
-        apart = self._apart(needed, all_samples)
+        found = {operation.place for operation in needed if operation.is_sine}
+        apart = found if sines else self._apart(needed, all_samples)
         memory, stages = self._memory(needed, wanted, joined, results, samples, apart)
-        sine_and_cosine = sine_and_cosine_from(min(samples, SINES_SIZE))
+        sine_and_cosine = sines or sine_and_cosine_from(min(samples, SINES_SIZE))
         operations = {operation.place: operation for operation in needed}
 
         def compute(places: Iterable[int], values: dict[int, Any]) -> None:
