@@ -557,6 +557,28 @@ def test_a_kernel_of_few_operations_is_no_reason_to_hold_them():
     assert numbers_held(inverse, jnp.ones((4096, 3, 3))) < MAX_HELD
 
 
+def layer(x):
+    return jnp.tanh(jnp.array([[1.0, 2.0, 3.0, 4.0], [0.5, -1.0, 2.0, 1.5]]) @ x)
+
+
+def gated(x):
+    return jnp.exp(x[0] * x[1]) * jnp.array([2.0, 3.0, 5.0, 7.0])
+
+
+@pytest.mark.parametrize(
+    ("fun", "size", "dear"), [(layer, 4, "tanh"), (gated, 2, "exponential")], ids=["layer", "gated"]
+)
+def test_what_one_operation_reads_is_not_evaluated_for_every_entry(fun, size, dear):
+    """XLA evaluates a number of one reader with it, in each branch of the kernel of a matrix."""
+    points = jnp.linspace(-1.0, 1.0, 4096 * size).reshape(4096, size)
+    run = jax.jit(jax.vmap(jacve(fun)))
+    compare(run(points), jax.vmap(jax.jacfwd(fun))(points))
+    text = run.lower(points).compile().as_text()
+    kernels = [part for part in text.split("\n\n") if "concatenate(" in part]
+    assert kernels
+    assert not any(f" {dear}(" in kernel for kernel in kernels)
+
+
 def test_a_tape_that_is_full():
     tape = Tape(1)
     x = tape.input((2,), np.dtype(np.float64), True)

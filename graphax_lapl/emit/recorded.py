@@ -11,6 +11,7 @@ from jax import lax
 
 from ..program.regions import SINE_DTYPES, SINES
 from ..program.timings import expression_of
+from .numbers import Numbers
 from .packing import FUSED
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "is_repeated",
     "is_row",
     "kept_and_repeated",
+    "kept_places",
     "read",
     "stored_places",
 ]
@@ -105,6 +107,35 @@ def kept_and_repeated(operations: Iterable[Operation], wanted: Iterable[int]) ->
     return kept, repeated
 
 
+def kept_places(
+    operations: Sequence[Operation], results: Sequence[Numbers], apart: Collection[int]
+) -> set[int]:
+    """Dear numbers that XLA writes to memory: those that more than one kernel reads.
+
+    An array of results is one kernel, with a branch for each entry. What nothing else reads is
+    evaluated in it, in each of the branches that need it, however dear it is.
+
+    Args:
+        operations: all that are needed, in order.
+        results: numbers.
+        apart: places of numbers that have kernels of their own in any case.
+    """
+    readers: Counter[int] = Counter()  # for each number a set of kernels, as bits
+    for kernel, numbers in enumerate(results):
+        for number in computed_of(numbers.ravel()):
+            readers[number.place] |= 1 << kernel
+    kept: set[int] = set()
+    for operation in reversed(operations):
+        own = readers[operation.place]
+        dear = expression_of([operation.name]).kept and own.bit_count() > 1
+        if dear or operation.place in apart:
+            own = 1 << (len(results) + len(kept))
+            kept.add(operation.place)
+        for number in computed_of(operation.operands):
+            readers[number.place] |= own
+    return kept.difference(apart)
+
+
 def stored_places(
     operations: Sequence[Operation], wanted: Sequence[int], memory: Collection[int]
 ) -> list[int]:
@@ -147,10 +178,6 @@ def is_repeated(
     return repeated >= REPEATED * len(operations)
 
 
-def is_row(operations: Iterable[Operation], joined: Collection[int]) -> bool:
-    """Whether one kernel writes few numbers side by side, and evaluates all that they need.
-
-    Of dear numbers XLA makes kernels by itself.
-    """
-    plain = not any(expression_of([operation.name]).kept for operation in operations)
-    return plain and 0 < len(joined) <= FUSED
+def is_row(kept: Collection[int], joined: Collection[int]) -> bool:
+    """Whether one kernel writes few numbers side by side, and evaluates all that they need."""
+    return not kept and 0 < len(joined) <= FUSED

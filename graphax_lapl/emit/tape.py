@@ -24,6 +24,7 @@ from .recorded import (
     is_repeated,
     is_row,
     kept_and_repeated,
+    kept_places,
     read,
     stored_places,
 )
@@ -170,19 +171,19 @@ class Tape:
             stored: numbers that products and sums of arrays write, where a program has arrays.
         """
         needed, wanted, joined = self._needed(results)
-        apart, row = self._apart(needed, samples), is_row(needed, joined)
-        readers = Counter(number.place for o in needed for number in computed_of(o.operands))
-        kept = sum(readers[o.place] > 1 and expression_of([o.name]).kept for o in needed)
+        apart = self._apart(needed, samples)
+        written = kept_places(needed, results, apart)
+        kept, row = len(written), is_row(written, joined)
         everything = sum(numbers.size for numbers in results)
         packed = sum(numbers.size for numbers in results if numbers.size > 1)
         cached = samples * everything <= CACHED
         if not BARRIERS_STAND and cached and not row and is_repeated(needed, wanted, joined):
             return samples
-        held = self._worth_holding(needed, wanted, joined, samples, apart)
+        held = self._worth_holding(needed, wanted, joined, results, samples, apart)
         together = len(apart | held) + kept + packed + everything
         # Fewer numbers are worth a pass through memory outside of the cache: what a chunk holds.
         inside = min(samples, max(least, CACHED // together))
-        chosen = len(self._worth_holding(needed, wanted, joined, inside, apart) - apart)
+        chosen = len(self._worth_holding(needed, wanted, joined, results, inside, apart) - apart)
         if len(apart | held) > max(kept + stored, HELD_SHARE * everything):
             chunk = min(CACHED // together, int(CHUNK_SHARE * samples * everything / together))
             if row and chunk < least and not apart:
@@ -200,7 +201,7 @@ class Tape:
         chunks = max(1, min(-(-samples // max(1, chunk)), samples // least))
         chunk = -(-samples // chunks)
         if row:
-            again = self._worth_holding(needed, wanted, joined, chunk, apart)
+            again = self._worth_holding(needed, wanted, joined, results, chunk, apart)
             return samples if 2 * len(apart | again) <= len(apart | held) else chunk
         return chunk
 
@@ -225,7 +226,7 @@ class Tape:
             return False
         if not once and evaluations_of(needed, wanted, sines) > INSIDE_EVALUATIONS * len(sines):
             return False
-        return not self._worth_holding(needed, wanted, joined, samples, sines)
+        return not self._worth_holding(needed, wanted, joined, results, samples, sines)
 
     def sine_arguments(self, results: Sequence[Numbers]) -> list[Number]:
         """Of which numbers sines and cosines are needed for the results."""
@@ -362,7 +363,7 @@ class Tape:
         apart: Collection[int],
     ) -> tuple[Collection[int], Staged | None]:
         """What is written to memory, and the stages in which few samples are evaluated."""
-        memory = self._worth_holding(needed, wanted, joined, samples, apart, results)
+        memory = self._worth_holding(needed, wanted, joined, results, samples, apart)
         arrays = sum(numbers.size > 1 for numbers in results)
         if not self._is_staged(results, samples):
             return memory, None
@@ -402,15 +403,17 @@ class Tape:
         operations: Sequence[Operation],
         wanted: Sequence[int],
         joined: Collection[int],
+        results: Sequence[Numbers],
         samples: int,
         apart: Collection[int],
-        results: Sequence[Numbers] = (),
     ) -> set[int]:
         moves = [number.moves for number in self.numbers]
+        written = kept_places(operations, results, apart)
         steps = []
         for operation in operations:
             if moves[operation.place]:
                 expression = expression_of([operation.name])
+                kept = operation.place in written if samples >= BATCH else expression.kept
                 inputs = tuple(number.place for number in computed_of(operation.operands))
                 steps.append(
                     Step(
@@ -418,11 +421,11 @@ class Tape:
                         (operation.place,),
                         expression.nanoseconds,
                         1,
-                        expression.kept or operation.place in apart,
+                        kept or operation.place in apart,
                         expression.inside,
                     )
                 )
-        row = is_row(operations, joined)
+        row = is_row(written, joined)
         repeated = samples >= BATCH and not row and is_repeated(operations, wanted, joined)
         side_by_side = joined if samples < BATCH or row or repeated else ()
         fusion = Fusion(steps, [1] * len(moves), wanted, moves, side_by_side)
