@@ -57,8 +57,6 @@ ROW_HOLDING = KERNEL / 2
 #: Nanoseconds of holding a number then, and most numbers that are held.
 JOINED_HOLDING = KERNEL
 JOINED_HELD = 100
-#: Most evaluations of a sine, in the mean over all, by the branches of one kernel.
-INSIDE_EVALUATIONS = 1.5
 #: Operations on known numbers that are carried out at once: positions are compared by them.
 COMPARISONS: dict[str, Callable[..., Any]] = {
     "eq": np.equal,
@@ -223,7 +221,7 @@ class Tape:
         kept = sum(expression_of([operation.name]).kept for operation in needed)
         if samples < SINES_SIZE or len(sines) <= stored + kept or not joined.issuperset(wanted):
             return False
-        if not once and evaluations_of(needed, wanted, sines) > INSIDE_EVALUATIONS * len(sines):
+        if not once and evaluations_of(needed, wanted, sines) > len(sines):
             return False
         return not self._worth_holding(needed, wanted, joined, samples, sines)
 
