@@ -181,6 +181,45 @@ def test_steps_that_are_written_out_are_not_started_again() -> None:
     assert_close(jacve(remembered)(weights), jax.jacrev(remembered)(weights))
 
 
+def state_after(state: jax.Array) -> jax.Array:
+    """The same cell with respect to its first state: columns of all steps."""
+    weights = jnp.linspace(-0.5, 0.7, 32).reshape(2, 4, 4)
+
+    def step(state: jax.Array, x: jax.Array) -> tuple[jax.Array, None]:
+        gates = jax.nn.sigmoid(weights[0] @ state + x)
+        return gates * jnp.tanh(weights[1] @ (gates * state)) + (1 - gates) * state, None
+
+    return jax.lax.scan(step, state, jnp.linspace(-1.0, 1.0, 32).reshape(8, 4))[0]
+
+
+def test_few_samples_push_columns_through_loops_that_are_written_out() -> None:
+    states = np.random.default_rng(9).uniform(-1.0, 1.0, (70, 4))
+    plan = make_plan(state_after, states[0])
+    assert plan.order.few_limit == few_samples.MOST
+    derivative, wanted = jacve(state_after), jax.jacfwd(state_after)
+    assert "scan" in str(jax.make_jaxpr(derivative)(states[0]))
+    for size in (1, 5, 70):
+        batch = states[:size]
+        assert_close(jax.jit(jax.vmap(derivative))(batch), jax.vmap(wanted)(batch))
+    assert_close(jax.jit(derivative)(states[0]), wanted(states[0]))
+    assert_close(jax.jacrev(derivative)(states[0]), jax.jacrev(wanted)(states[0]))
+    assert_close(
+        jacve(state_after, sparse_representation=True)(states[0]).todense(), wanted(states[0])
+    )
+
+
+def test_a_loop_of_what_does_not_move_changes_nothing() -> None:
+    def scaled(x: jax.Array) -> jax.Array:
+        scale = jax.lax.fori_loop(
+            0, 20, lambda _, y: jnp.tanh(y) + 0.1, jnp.ones(4) + 0 * WEIGHTS[0]
+        )
+        for _ in range(4):
+            x = jnp.sin(x) * scale + jnp.roll(x, 1) * jnp.cos(x)
+        return x
+
+    assert make_plan(scaled, np.ones(4)).few is None
+
+
 def rotated(x: jax.Array) -> jax.Array:
     """Two of Newton's steps towards the orthogonal factor: quotients by determinants."""
     for _ in range(2):

@@ -13,6 +13,8 @@ import math
 
 from ..emit.small_programs import is_small_program
 from ..graph.tracing import Traced
+from ..program.counts import TracedWork
+from ..program.timings import expression_of
 from ..rules.elementwise import INFINITE_SLOPES, has_finite_slopes
 from .compressed import compressed_plan, has_loops, suits
 from .compression import Compressed
@@ -31,6 +33,11 @@ MAX_ENTRIES = 2**14
 EQUATION = 400
 #: By how much fewer the equations must be.
 MARGIN = 1.25
+#: How much more the steps of loops may do, and start, than a program of all of them, whose kernels
+#: are handed to other threads from the ninth on.
+MORE = 2
+#: How often, in the mean, equations are started where most of a program is loops.
+LOOPED = 2
 #: Below so many samples two forms are not worth it, and from so many on what is computed decides.
 FEWEST, MOST = 8, 64
 #: More samples than there are.
@@ -65,8 +72,7 @@ def with_few_samples(plan: Plan, traced: Traced) -> Plan:
     unsure = [e for e in moving if e.name not in LINEAR and not has_finite_slopes(e)]
     # Of what a loop or branch does inside elimination takes JAX's products, too.
     inside = any(e.name in LOOPS for e in unsure)
-    if loops and not inside:
-        return plan  # all steps are written out: products with seeds start the loops instead
+    written_out = loops and not inside  # all steps of all loops
     if not inside and any(e.name not in INFINITE_SLOPES for e in unsure):
         return plan
     blocks = [block for row in plan.whole.blocks for block in row]
@@ -79,7 +85,11 @@ def with_few_samples(plan: Plan, traced: Traced) -> Plan:
     if not finite and not inside:
         return plan
     one, two = plan.traced_work, found.traced_work
-    if two.predicted < one.predicted and two.equations < one.equations:
+    if written_out:
+        if found.coloring.rows or not _is_sooner_in_loops(one, two):
+            return plan
+        limit = MOST
+    elif two.predicted < one.predicted and two.equations < one.equations:
         limit = ANY
     elif not finite or two.equations * MARGIN > one.equations:
         return plan
@@ -90,6 +100,24 @@ def with_few_samples(plan: Plan, traced: Traced) -> Plan:
             return plan
     order = dataclasses.replace(plan.order, few=wanted, few_limit=limit)
     return dataclasses.replace(plan, order=order, few=found.compressed)
+
+
+def _is_sooner_in_loops(eliminated: TracedWork, pushed: TracedWork) -> bool:
+    """Whether columns pushed through loops take less than a program of all steps written out.
+
+    A loop's few kernels wait for nobody. Rows would need every step's values, and what stands
+    beside the loops is better off eliminated.
+    """
+    (own, dear), (theirs, others) = map(_starts, (eliminated, pushed))
+    mostly_loops = own == eliminated.equations and theirs >= LOOPED * pushed.equations
+    few = pushed.predicted <= MORE * eliminated.predicted
+    return mostly_loops and few and theirs <= MORE * own and others <= MORE * dear
+
+
+def _starts(work: TracedWork) -> tuple[int, int]:
+    """Equations that are started, and how many of them are kernels whatever stands around them."""
+    counts = work.starts.items()
+    return sum(work.starts.values()), sum(n for name, n in counts if expression_of([name]).kept)
 
 
 def attached(plan: Plan, traced: Traced) -> Plan:

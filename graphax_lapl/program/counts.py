@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -125,6 +126,7 @@ class TracedWork:
         peak_bytes: largest number of bytes alive at once, equations taken in order.
         equations: how many of them make arrays of more than a number, those of loops once. What
             makes numbers is fused.
+        starts: how many of them by their primitive, those of loops at every step.
     """
 
     muls: int
@@ -132,6 +134,7 @@ class TracedWork:
     bytes: int
     peak_bytes: int
     equations: int
+    starts: Mapping[str, int]
 
     @property
     def predicted(self) -> float:
@@ -143,7 +146,8 @@ def traced_work(fun: Any, types: Sequence[Any]) -> TracedWork:
     """The work of `fun(list of arrays of these types)`, from an abstract trace."""
     jaxpr = jax.make_jaxpr(fun)(list(types)).jaxpr
     muls, adds = _jaxpr_counts(jaxpr)
-    return TracedWork(muls, adds, _jaxpr_bytes(jaxpr), _jaxpr_peak(jaxpr), _jaxpr_equations(jaxpr))
+    once, moved, peak = _jaxpr_equations(jaxpr), _jaxpr_bytes(jaxpr), _jaxpr_peak(jaxpr)
+    return TracedWork(muls, adds, moved, peak, once, _jaxpr_starts(jaxpr))
 
 
 def _bytes(variable: Any) -> int:
@@ -171,6 +175,20 @@ def _jaxpr_equations(jaxpr: Any) -> int:
         own = any(math.prod(getattr(v.aval, "shape", ())) > 1 for v in equation.outvars)
         total += inner if bodies else own
     return total
+
+
+def _jaxpr_starts(jaxpr: Any) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for equation in jaxpr.eqns:
+        name, bodies = equation.primitive.name, _bodies(equation.params)
+        steps = equation.params["length"] if name == "scan" else 1
+        for body in bodies:
+            found.update({k: steps * count for k, count in _jaxpr_starts(body).items()})
+        if not bodies and any(
+            math.prod(getattr(v.aval, "shape", ())) > 1 for v in equation.outvars
+        ):
+            found[name] += 1
+    return found
 
 
 def _jaxpr_peak(jaxpr: Any) -> int:
