@@ -30,6 +30,8 @@ __all__ = [
 #: Evaluations of an operation, in the mean over all, from which on numbers of arrays are those that
 #: branches of a kernel write, each with all that it needs: such a kernel is not vectorised.
 REPEATED = 6.0
+#: Most evaluations of an operation that XLA writes into one kernel.
+MAX_BRANCHES = 15
 #: Of a sine and cosine, as `Tape.apply` writes them: with JAX's usual accuracy.
 NO_OPTIONS = ("", "{'accuracy': None}")
 
@@ -113,26 +115,33 @@ def kept_places(
     """Dear numbers that XLA writes to memory: those that more than one kernel reads.
 
     An array of results is one kernel, with a branch for each entry. What nothing else reads is
-    evaluated in it, in each of the branches that need it, however dear it is.
+    evaluated in it, in each of the branches that need it, however dear it is, unless these are
+    many.
 
     Args:
         operations: all that are needed, in order.
         results: numbers.
         apart: places of numbers that have kernels of their own in any case.
     """
-    readers: Counter[int] = Counter()  # for each number a set of kernels, as bits
+    kernels: Counter[int] = Counter()  # for each number a set of kernels, as bits
+    branches: Counter[int] = Counter()  # and of all their branches
+    entry = 0
     for kernel, numbers in enumerate(results):
         for number in computed_of(numbers.ravel()):
-            readers[number.place] |= 1 << kernel
+            kernels[number.place] |= 1 << kernel
+            branches[number.place] |= 1 << entry
+            entry += 1
     kept: set[int] = set()
     for operation in reversed(operations):
-        own = readers[operation.place]
-        dear = expression_of([operation.name]).kept and own.bit_count() > 1
-        if dear or operation.place in apart:
-            own = 1 << (len(results) + len(kept))
+        own, within = kernels[operation.place], branches[operation.place]
+        dear = expression_of([operation.name]).kept
+        often = own.bit_count() > 1 or within.bit_count() > MAX_BRANCHES
+        if (dear and often) or operation.place in apart:
+            own, within = 1 << (len(results) + len(kept)), 1 << (entry + len(kept))
             kept.add(operation.place)
         for number in computed_of(operation.operands):
-            readers[number.place] |= own
+            kernels[number.place] |= own
+            branches[number.place] |= within
     return kept.difference(apart)
 
 

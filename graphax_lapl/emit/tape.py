@@ -170,8 +170,9 @@ class Tape:
         """
         needed, wanted, joined = self._needed(results)
         apart = self._apart(needed, samples)
-        written = kept_places(needed, results, apart)
-        kept, row = len(written), is_row(written, joined)
+        row = is_row(kept_places(needed, results, apart), joined)
+        readers = Counter(number.place for o in needed for number in computed_of(o.operands))
+        kept = sum(readers[o.place] > 1 and expression_of([o.name]).kept for o in needed)
         everything = sum(numbers.size for numbers in results)
         packed = sum(numbers.size for numbers in results if numbers.size > 1)
         cached = samples * everything <= CACHED
@@ -406,12 +407,14 @@ class Tape:
         apart: Collection[int],
     ) -> set[int]:
         moves = [number.moves for number in self.numbers]
+        # Where all is one kernel nothing is kept; where some is, most dear numbers are.
         written = kept_places(operations, results, apart)
+        together = samples >= BATCH and not written
         steps = []
         for operation in operations:
             if moves[operation.place]:
                 expression = expression_of([operation.name])
-                kept = operation.place in written if samples >= BATCH else expression.kept
+                kept = expression.kept and not together
                 inputs = tuple(number.place for number in computed_of(operation.operands))
                 steps.append(
                     Step(
