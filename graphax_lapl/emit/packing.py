@@ -27,14 +27,15 @@ from .arrays import promoted
 from .holding import held
 from .numbers import BATCH, Numbers, joined
 
-__all__ = ["FUSED", "by_digits", "by_selection", "in_rows", "is_selected", "packed"]
+__all__ = ["FUSED", "UNROLLED", "by_digits", "by_selection", "in_rows", "is_selected", "packed"]
 
 #: Most operands of a concatenation that is fused.
 FUSED = 8
 #: Most entries of a matrix over which LLVM unrolls the loops.
 UNROLLED = 16
-#: Of its entries: most selections inside of the cache.
-SELECTED_SHARE = 2 / 3
+#: Inside of the cache: entries of a matrix up to which each selects, and up to which it does where
+#: rows are no shorter than columns and selections are this part of its entries.
+FEW_SELECTED, SOME_SELECTED, SELECTED_SHARE = FUSED, 12, 2 / 3
 #: Most selections for every entry of a larger one.
 MAX_SELECTIONS = 112
 
@@ -143,15 +144,20 @@ def is_selected(numbers: Numbers, outside: bool) -> bool:
 
     Args:
         numbers: of a matrix, or of several on top of each other.
-        outside: whether the whole batch is outside of the cache.
+        outside: whether the whole batch is outside of the cache, or branches would be as dear.
     """
     total, columns = numbers.size, numbers.shape[-1] if numbers.ndim > 1 else 1
-    if total <= FUSED or columns <= 2:
-        return False
     rows = total // columns
+    if rows == 1 or columns == 1:
+        return False
+    if total <= FEW_SELECTED:
+        return True
+    if columns == 2:
+        return False
     selections = sum(len(_equal(row)) - 1 for row in numbers.reshape((rows, columns)))
     if total <= UNROLLED:
-        return outside or (columns >= rows and selections <= SELECTED_SHARE * total)
+        few = columns >= rows and selections <= SELECTED_SHARE * total
+        return outside or (total <= SOME_SELECTED and few)
     if columns > FUSED:
         return math.prod(_digits(total)) != total and selections <= MAX_SELECTIONS
     return max(rows, columns) <= FUSED and outside

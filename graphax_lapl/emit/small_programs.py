@@ -31,14 +31,13 @@ from ..program.instructions import (
     PrimalInstruction,
     Program,
 )
-from ..program.sines import SINES_SIZE
 from ..program.timings import IN_MEMORY, expression_of
 from .arrays import promoted
 from .chunks import can_be_in_chunks, in_chunks
 from .holding import BARRIERS_STAND, held
 from .innermost import batched_first, with_rule
 from .numbers import BATCH, CALLS, Numbers, computed, has_numbers, joined, run_numbers
-from .packing import FUSED, by_digits, by_selection, in_rows, is_selected
+from .packing import FUSED, UNROLLED, by_digits, by_selection, in_rows, is_selected
 from .sines import Pair, by_library
 from .tape import Tape, TooLong
 
@@ -63,9 +62,9 @@ DEAR_SHARE = 0.5
 #: Columns of a matrix from which on entries of few samples select theirs: where all of its numbers
 #: are one kernel, that one is vectorised then.
 WIDE = FUSED + 1
-#: Most sines and cosines that the library evaluates inside of another kernel: polynomials are some
-#: kernels and a condition for each array of arguments, which more of them are worth.
-INSIDE = 8 * SINES_SIZE
+#: Columns of a matrix that JAX's kernels for arrays are vectorised along without a remainder. Where
+#: at most one entry in so many is not zero, so are ours.
+VECTOR, FULL_VECTORS = 8, 2
 #: Bytes of an array from which on XLA's runtime hands kernels that wait for nothing to a second
 #: thread. An array of so many numbers is put together from more of them than it takes itself.
 THREADED = 512
@@ -157,7 +156,7 @@ def in_numbers(
             if recorded is not None and (arrays or inside or chunk < size):
                 # A chunk's numbers are in the cache, and its loop runs on one core.
                 in_parts = in_rows if BARRIERS_STAND else _before_its_place
-                join = in_parts if chunk < size else recorded.join(size)
+                join = in_parts if chunk < size else recorded.join(size, inside)
                 sines = by_library if inside else None
                 form = _in_numbers(closed, recorded, chunk, size, join, sines)
                 forms = (form, jaxpr_as_fun(closed))
@@ -256,25 +255,30 @@ class _Recorded(NamedTuple):
         """Whether most of many results are zeros, which arrays are filled up with."""
         everything = sum(numbers.size for numbers in self.results)
         entries = sum(int(np.count_nonzero(numbers != 0)) for numbers in self.results)
-        return everything > FEW and FULL * entries < everything
+        if everything > FEW:
+            return FULL * entries < everything
+        vectors = all(numbers.shape[1:] == (VECTOR,) for numbers in self.results)
+        return vectors and FULL_VECTORS * entries < everything
 
-    def join(self, samples: int) -> Callable[[Numbers], Any]:
+    def join(self, samples: int, sines: bool) -> Callable[[Numbers], Any]:
         """How one kernel puts an array together for a batch.
 
         What is selected from is repeated along the columns, and dear numbers that are repeated have
         a kernel of their own.
+
+        Args:
+            samples: of the batch.
+            sines: whether that kernel evaluates sines: where entries select, once for a sample.
         """
         if not self._may_select():
             return _in_one_kernel
         least = 0 if samples >= BATCH else WIDE
-        outside = self._is_outside(samples)
+        outside = self._is_outside(samples, sines)
         return functools.partial(_in_one_kernel_of_many, outside=outside, columns=least)
 
     def has_sines_inside(self, samples: int, stored: int) -> bool:
         """Whether sines of many samples are evaluated in the kernel that reads them."""
-        if samples * len(self.tape.sine_arguments(self.results)) > INSIDE:
-            return False
-        outside = self._is_outside(samples)
+        outside = self._is_outside(samples, sines=True)
         once = self._may_select() and all(is_selected(found, outside) for found in self.results)
         return self.tape.has_sines_inside(self.results, once, samples, stored)
 
@@ -282,8 +286,10 @@ class _Recorded(NamedTuple):
         everything = sum(numbers.size for numbers in self.results)
         return self.tape.kernels(self.results)[0] <= DEAR_SHARE * everything
 
-    def _is_outside(self, samples: int) -> bool:
-        return samples * sum(numbers.size for numbers in self.results) > CACHED
+    def _is_outside(self, samples: int, sines: bool) -> bool:
+        """Whether selections are worth it for more entries, as they are outside of the cache."""
+        everything = sum(numbers.size for numbers in self.results)
+        return samples * everything > CACHED or (sines and everything <= UNROLLED)
 
 
 def _kernels(jaxpr: Any) -> int:

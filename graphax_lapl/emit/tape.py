@@ -223,15 +223,11 @@ class Tape:
         kept = sum(expression_of([operation.name]).kept for operation in needed)
         if samples < SINES_SIZE or len(sines) <= stored + kept or not joined.issuperset(wanted):
             return False
-        if not once and evaluations_of(needed, wanted, sines) > len(sines):
+        if once:
+            return True
+        if evaluations_of(needed, wanted, sines) > len(sines):
             return False
         return not self._worth_holding(needed, wanted, joined, results, samples, sines)
-
-    def sine_arguments(self, results: Sequence[Numbers]) -> list[Number]:
-        """Of which numbers sines and cosines are needed for the results."""
-        needed = self._needed(results)[0]
-        found = (operation.operands[0] for operation in needed if operation.is_sine)
-        return list({number.place: number for number in found}.values())
 
     def kernels(self, results: Sequence[Numbers]) -> tuple[int, int]:
         """What XLA makes of the results for one sample.
@@ -282,7 +278,11 @@ class Tape:
         needed, wanted, joined = self._needed(results)
         found = {operation.place for operation in needed if operation.is_sine}
         apart = found if sines else self._apart(needed, all_samples)
-        memory, stages = self._memory(needed, wanted, joined, results, samples, apart)
+        memory, stages = (
+            (frozenset[int](), None)  # one kernel evaluates everything once
+            if sines
+            else self._memory(needed, wanted, joined, results, samples, apart)
+        )
         sine_and_cosine = sines or sine_and_cosine_from(min(samples, SINES_SIZE))
         operations = {operation.place: operation for operation in needed}
 
