@@ -414,7 +414,7 @@ class Tape:
         for operation in operations:
             if moves[operation.place]:
                 expression = expression_of([operation.name])
-                kept = expression.kept and not together
+                alone = expression.kept and not together
                 inputs = tuple(number.place for number in computed_of(operation.operands))
                 steps.append(
                     Step(
@@ -422,7 +422,7 @@ class Tape:
                         (operation.place,),
                         expression.nanoseconds,
                         1,
-                        kept or operation.place in apart,
+                        alone or operation.place in apart,
                         expression.inside,
                     )
                 )
