@@ -32,6 +32,7 @@ from ..program.instructions import (
     Program,
 )
 from ..program.timings import IN_MEMORY, expression_of
+from .array_forms import has_wide_arrays, is_full
 from .arrays import promoted
 from .chunks import can_be_in_chunks, in_chunks
 from .holding import BARRIERS_STAND, held
@@ -65,6 +66,8 @@ WIDE = FUSED + 1
 #: Columns of a matrix that JAX's kernels for arrays are vectorised along without a remainder. Where
 #: at most one entry in so many is not zero, so are ours.
 VECTOR, FULL_VECTORS = 8, 2
+#: Entries of a known matrix whose rows are scaled from which on arrays are.
+MANY = 48
 #: Bytes of an array from which on XLA's runtime hands kernels that wait for nothing to a second
 #: thread. An array of so many numbers is put together from more of them than it takes itself.
 THREADED = 512
@@ -145,7 +148,7 @@ def in_numbers(
             recorded = _recorded(closed, own) if _is_small(closed.jaxpr) else None
             if recorded is not None and few and not recorded.suits_few_samples(closed.jaxpr, size):
                 recorded = None
-            if recorded is not None and recorded.is_mostly_zero():
+            if recorded is not None and recorded.suits_arrays(closed.jaxpr, own, size):
                 recorded = None
             chunk, inside = size, False
             if recorded is not None:
@@ -250,6 +253,19 @@ class _Recorded(NamedTuple):
         if repeated > MAX_REPEATED and samples > 1:
             repeated = self.tape.written(self.results, samples)
         return kernels <= KERNELS * _kernels(jaxpr) and repeated <= MAX_REPEATED
+
+    def suits_arrays(self, jaxpr: Any, own: Sequence[bool], samples: int) -> bool:
+        """Whether a program on arrays evaluates so many samples sooner."""
+        if self.is_mostly_zero():
+            return True
+        if samples < BATCH or not is_full(self.results):
+            return False
+        return has_wide_arrays(jaxpr, own) or self._is_scaled()
+
+    def _is_scaled(self) -> bool:
+        """Whether most of many entries are numbers times known ones: rows of a known matrix."""
+        everything = sum(numbers.size for numbers in self.results)
+        return everything >= MANY and 2 * self.tape.scaled(self.results) > everything
 
     def is_mostly_zero(self) -> bool:
         """Whether most of many results are zeros, which arrays are filled up with."""

@@ -239,6 +239,17 @@ class Tape:
         needed, wanted, _ = self._needed(results)
         return kept_and_repeated(needed, wanted)
 
+    def scaled(self, results: Sequence[Numbers]) -> int:
+        """How many numbers of the results are others times what no sample has of its own."""
+        made = {operation.place: operation for operation in self._operations}
+        entries = [number for numbers in results for number in computed_of(numbers.ravel())]
+        return sum(
+            made[entry.place].name == "mul"
+            and not all(isinstance(x, Number) and x.moves for x in made[entry.place].operands)
+            for entry in entries
+            if entry.place in made
+        )
+
     def _needed(self, results: Sequence[Numbers]) -> tuple[list[Operation], list[int], set[int]]:
         """The operations that results need, and the places of these, and of those in arrays."""
         wanted = [number.place for numbers in results for number in computed_of(numbers.ravel())]
@@ -426,15 +437,12 @@ class Tape:
                         expression.inside,
                     )
                 )
-        row = is_row(written, joined)
-        repeated = samples >= BATCH and not row and is_repeated(operations, wanted, joined)
-        side_by_side = joined if samples < BATCH or row or repeated else ()
-        fusion = Fusion(steps, [1] * len(moves), wanted, moves, side_by_side)
+        fusion = Fusion(steps, [1] * len(moves), wanted, moves, joined)
         fusion.shared.difference_update(apart)
-        if repeated:
+        if samples >= BATCH and joined:
             return fusion.held_at(samples, JOINED_HELD, JOINED_HOLDING)
         if samples >= BATCH:
-            return fusion.held_at(samples, holding=ROW_HOLDING if row else HOLDING)
+            return fusion.held_at(samples)
         if samples == 1:
             return set()
         readers = Counter(place for step in steps for place in step.inputs)

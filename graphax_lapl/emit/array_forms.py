@@ -1,0 +1,69 @@
+"""Which programs on small arrays many samples evaluate sooner as arrays than number by number.
+
+Written in numbers, a layer of a network is a kernel for every neuron whose function is dear, and a
+kernel with a branch for every entry. As arrays it is a product of matrices, one vectorised kernel
+for all neurons, and one for all entries. What is gained in numbers is what an array would repeat or
+fill with zeros; where nothing is, they lose.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..program.timings import PRIMITIVES
+from .numbers import CALLS, Numbers
+from .packing import FUSED
+
+__all__ = ["has_wide_arrays", "is_full"]
+
+#: Elements from which on kernels of arrays are vectorised well enough: in numbers these are more
+#: kernels, or operands of a concatenation, than XLA fuses.
+WIDE = FUSED + 1
+#: Nanoseconds of an elementwise primitive that is worth a kernel for every number.
+DEAR = 0.8
+#: Of all entries: most zeros of results that are full.
+ZEROS = 0.5
+
+
+def is_full(results: Sequence[Numbers]) -> bool:
+    """Whether most entries of the results are computed, so that no zeros are written as such."""
+    everything = sum(numbers.size for numbers in results)
+    zeros = sum(int(np.count_nonzero(numbers == 0)) for numbers in results)
+    return zeros <= ZEROS * everything
+
+
+def has_wide_arrays(jaxpr: Any, own: Sequence[bool]) -> bool:
+    """Whether a program has dear functions of wide arrays, or long products with a known matrix.
+
+    Args:
+        jaxpr: of one sample.
+        own: for each of its inputs whether every sample has its own.
+    """
+    moving = {variable for variable, moves in zip(jaxpr.invars, own, strict=True) if moves}
+    for equation in jaxpr.eqns:
+        name = equation.primitive.name
+        # Literals are not hashable; they do not move.
+        moves = [not hasattr(atom, "val") and atom in moving for atom in equation.invars]
+        if not any(moves):
+            continue
+        moving.update(equation.outvars)
+        if name in CALLS:
+            if has_wide_arrays(equation.params[CALLS[name]].jaxpr, moves):
+                return True
+        elif name == "dot_general":
+            if not all(moves) and _contracted(equation) >= WIDE:
+                return True
+        elif PRIMITIVES.get(name, 0.0) >= DEAR:
+            if math.prod(equation.outvars[0].aval.shape) >= WIDE:
+                return True
+    return False
+
+
+def _contracted(equation: Any) -> int:
+    """How many products each number of a product of matrices is the sum of."""
+    (contracted, _), _ = equation.params["dimension_numbers"]
+    return math.prod(equation.invars[0].aval.shape[d] for d in contracted)
