@@ -57,6 +57,8 @@ def has_wide_arrays(jaxpr: Any, own: Sequence[bool]) -> bool:
         elif name == "dot_general":
             if not all(moves) and _contracted(equation) >= WIDE:
                 return True
+        elif name == "pow" and not moves[1]:
+            continue  # with its exponents known each number is a few products, or one itself
         elif PRIMITIVES.get(name, 0.0) >= DEAR:
             if math.prod(equation.outvars[0].aval.shape) >= WIDE:
                 return True

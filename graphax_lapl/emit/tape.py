@@ -437,12 +437,18 @@ class Tape:
                         expression.inside,
                     )
                 )
-        fusion = Fusion(steps, [1] * len(moves), wanted, moves, joined)
+        row = is_row(written, joined)
+        # A kernel that writes numbers side by side branches for each, and evaluates all it needs.
+        repeated = samples >= BATCH and bool(joined)
+        if not BARRIERS_STAND:  # what is held is a call, and less of it is worth that
+            repeated = repeated and not row and is_repeated(operations, wanted, joined)
+        side_by_side = joined if samples < BATCH or row or repeated else ()
+        fusion = Fusion(steps, [1] * len(moves), wanted, moves, side_by_side)
         fusion.shared.difference_update(apart)
-        if samples >= BATCH and joined:
+        if repeated:
             return fusion.held_at(samples, JOINED_HELD, JOINED_HOLDING)
         if samples >= BATCH:
-            return fusion.held_at(samples)
+            return fusion.held_at(samples, holding=ROW_HOLDING if row else HOLDING)
         if samples == 1:
             return set()
         readers = Counter(place for step in steps for place in step.inputs)
