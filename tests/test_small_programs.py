@@ -10,6 +10,7 @@ from jax import lax
 
 from graphax_lapl import jacve, value_and_jacve
 from graphax_lapl.emit import innermost, packing, recorded
+from graphax_lapl.emit.holding import BARRIERS_STAND
 from graphax_lapl.emit.numbers import computed, run_numbers, split
 from graphax_lapl.emit.small_programs import BATCH
 from graphax_lapl.emit.tape import Tape, TooLong
@@ -563,8 +564,26 @@ def numbers_held(fun, *args):
 def test_what_branches_would_evaluate_many_times_is_held(monkeypatch):
     state = jnp.ones((4096, 6))
     held = numbers_held(orbit, state)
+    assert held > MAX_HELD
     monkeypatch.setattr(recorded, "REPEATED", np.inf)
-    assert numbers_held(orbit, state) <= MAX_HELD < held
+    assert numbers_held(orbit, state) == held if BARRIERS_STAND else MAX_HELD
+
+
+def lorenz(y):
+    def slope(y):
+        return jnp.stack(
+            [10 * (y[1] - y[0]), y[0] * (28 - y[2]) - y[1], y[0] * y[1] - 8 / 3 * y[2]]
+        )
+
+    first = slope(y)
+    second = slope(y + 0.005 * first)
+    third = slope(y + 0.005 * second)
+    return y + 0.01 / 6 * (first + 2 * second + 2 * third + slope(y + 0.01 * third))
+
+
+def test_what_branches_evaluate_a_few_times_is_held_where_that_is_no_call():
+    held = numbers_held(lorenz, jnp.ones((4096, 3)))
+    assert (held > 8) == BARRIERS_STAND, held
 
 
 def test_a_kernel_of_few_operations_is_no_reason_to_hold_them():
@@ -648,3 +667,64 @@ def test_sines_that_branches_would_repeat_are_in_memory():
     compiled = jax.jit(jax.vmap(jacve(fun))).lower(x).compile()
     compare(compiled(x), jax.vmap(jax.jacfwd(fun))(x))
     assert " conditional(" in compiled.as_text()
+
+
+WEIGHTS = jnp.sin(jnp.arange(1024.0)).reshape(32, 32)
+
+
+def wide(x):
+    return jnp.tanh(WEIGHTS[:12, :1] @ x)
+
+
+def square(x):
+    return jax.nn.sigmoid(WEIGHTS[:9, :9] @ x)
+
+
+def network(x):
+    return WEIGHTS[:2] @ jnp.tanh(WEIGHTS @ jnp.tanh(WEIGHTS[:, :3] @ x))
+
+
+def quadratic(x):
+    return (WEIGHTS[:10, :10] @ x) * x
+
+
+@pytest.mark.parametrize(
+    ("fun", "inputs"), [(wide, 1), (square, 9), (network, 3), (quadratic, 10)]
+)
+@pytest.mark.parametrize("size", [BATCH, 4096])
+def test_layers_are_arrays(fun, inputs, size):
+    points = draw(41, size, inputs)
+    run = jax.jit(jax.vmap(jacve(fun)))
+    compare(run(points), jax.vmap(jax.jacfwd(fun))(points))
+    assert not any(shape == (size,) for shape in shapes_of(jax.make_jaxpr(run)(points).jaxpr))
+
+
+def narrow(x):
+    return jnp.tanh(WEIGHTS[:4, :4] @ x)
+
+
+def half_empty(x):
+    return jnp.tanh(x[:9]) * x[3:] ** 2
+
+
+@pytest.mark.parametrize(("fun", "inputs"), [(narrow, 4), (half_empty, 12)])
+def test_narrow_layers_and_matrices_of_zeros_are_numbers(fun, inputs):
+    points = draw(42, 4096, inputs)
+    run = jax.jit(jax.vmap(jacve(fun)))
+    compare(run(points), jax.vmap(jax.jacfwd(fun))(points))
+    assert (4096,) in shapes_of(jax.make_jaxpr(run)(points).jaxpr)
+
+
+def shapes_of(jaxpr):
+    """Shapes of everything that a program computes."""
+    return set(primitives(jaxpr, {equation.primitive.name for equation in walk(jaxpr)}))
+
+
+def walk(jaxpr):
+    for equation in jaxpr.eqns:
+        yield equation
+        for value in equation.params.values():
+            for inner in value if isinstance(value, tuple | list) else (value,):
+                inner = getattr(inner, "jaxpr", inner)
+                if hasattr(inner, "eqns"):
+                    yield from walk(inner)
