@@ -688,9 +688,7 @@ def quadratic(x):
     return (WEIGHTS[:10, :10] @ x) * x
 
 
-@pytest.mark.parametrize(
-    ("fun", "inputs"), [(wide, 1), (square, 9), (network, 3), (quadratic, 10)]
-)
+@pytest.mark.parametrize(("fun", "inputs"), [(wide, 1), (square, 9), (network, 3), (quadratic, 10)])
 @pytest.mark.parametrize("size", [BATCH, 4096])
 def test_layers_are_arrays(fun, inputs, size):
     points = draw(41, size, inputs)

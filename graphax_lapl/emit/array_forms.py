@@ -59,10 +59,13 @@ def has_wide_arrays(jaxpr: Any, own: Sequence[bool]) -> bool:
                 return True
         elif name == "pow" and not moves[1]:
             continue  # with its exponents known each number is a few products, or one itself
-        elif PRIMITIVES.get(name, 0.0) >= DEAR:
-            if math.prod(equation.outvars[0].aval.shape) >= WIDE:
-                return True
+        elif PRIMITIVES.get(name, 0.0) >= DEAR and _size(equation.outvars[0]) >= WIDE:
+            return True
     return False
+
+
+def _size(variable: Any) -> int:
+    return math.prod(variable.aval.shape)
 
 
 def _contracted(equation: Any) -> int:
