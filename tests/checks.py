@@ -1,8 +1,9 @@
-"""Comparison of Jacobians leaf by leaf, and the eliminable vertices of a function."""
+"""Comparison of Jacobians leaf by leaf, vertices of functions, and primitives of programs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
@@ -113,3 +114,17 @@ def shuffled_vertices(
     """A random elimination order, drawn from a seed."""
     vertices = eliminable(fun, *args, argnums=argnums, kind=kind)
     return tuple(int(v) for v in np.random.default_rng(seed).permutation(vertices))
+
+
+def primitives(jaxpr: Any, names: Collection[str]) -> Counter[tuple[int, ...]]:
+    """How often a program has some primitives for each shape, nested programs included."""
+    counts: Counter[tuple[int, ...]] = Counter()
+    for equation in jaxpr.eqns:
+        if equation.primitive.name in names:
+            counts[equation.outvars[0].aval.shape] += 1
+        for value in equation.params.values():
+            for inner in value if isinstance(value, tuple | list) else (value,):
+                inner = getattr(inner, "jaxpr", inner)
+                if hasattr(inner, "eqns"):
+                    counts += primitives(inner, names)
+    return counts

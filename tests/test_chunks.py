@@ -66,15 +66,30 @@ def test_a_batch_of_numbers(size):
     compare(jax.jit(fun)(*args), (jax.vmap(links, axes)(*args), jacobian))
 
 
+@pytest.fixture
+def packed_in_chunks(one_device, monkeypatch):
+    """Joined results are evaluated in chunks whatever is held for them."""
+    monkeypatch.setattr(tape, "CACHED", 1 << 14)
+    monkeypatch.setattr(tape, "AT_ONCE", 0.0)
+
+
 @pytest.mark.usefixtures("one_device")
-def test_results_that_are_packed():
+def test_results_that_are_joined(monkeypatch):
     angles = draw(2, SIZE, 4)
-    fun = jax.vmap(jacve(packed))
-    assert has_loop(fun, angles)
-    compiled = jax.jit(fun).lower(angles).compile()
-    compare(compiled(angles), jax.vmap(jax.jacrev(packed))(angles))
-    # Beside 16 numbers of the result more would be held: these numbers, sines and cosines.
-    assert compiled.memory_analysis().temp_size_in_bytes < 0.6 * 16 * 8 * SIZE
+    expected = jax.vmap(jax.jacrev(packed))(angles)
+
+    def is_in_chunks():
+        fun = jax.vmap(jacve(packed))
+        compare(jax.jit(fun)(angles), expected)
+        return has_loop(fun, angles)
+
+    assert not is_in_chunks()
+    monkeypatch.setattr(tape, "AT_ONCE", 0.5)
+    assert not is_in_chunks()  # inside of the cache
+    monkeypatch.setattr(tape, "CACHED", 1 << 14)
+    assert is_in_chunks()
+    monkeypatch.setattr(tape, "AT_ONCE", 2.0)
+    assert not is_in_chunks()
 
 
 def speeds(density, momentum, energy):
@@ -108,25 +123,7 @@ def test_few_chunks_where_half_of_what_is_kept_is_held(size):
     assert compiled.memory_analysis().temp_size_in_bytes < 10 * 8 * size
 
 
-@pytest.mark.usefixtures("one_device")
-def test_joined_results_beyond_the_cache(monkeypatch):
-    states = 1.0 + jax.random.uniform(jax.random.key(8), (16 * BATCH, 6), jnp.float64)
-    states = states + jnp.array([0.0, -1.5, 2.0] * 2)
-
-    def fun(x):
-        return jax.vmap(jacve(lambda x: jnp.stack(between(*x)), order="reverse"))(x)
-
-    monkeypatch.setattr(tape, "BARRIERS_STAND", False)
-    assert not has_loop(lambda x: fun(x), states)
-    monkeypatch.setattr(tape, "CACHED", 150_000)
-    assert not has_loop(lambda x: fun(x), states)  # two chunks are not worth a loop
-    monkeypatch.setattr(tape, "FAR", 1)
-    assert has_loop(lambda x: fun(x), states)
-    expected = jax.vmap(jax.jacrev(lambda x: jnp.stack(between(*x))))(states)
-    compare(jax.jit(fun)(states), expected)
-
-
-@pytest.mark.usefixtures("one_device")
+@pytest.mark.usefixtures("packed_in_chunks")
 def test_derivatives_of_chunks_and_batches_of_batches():
     angles = draw(3, SIZE, 4)
 
@@ -139,7 +136,9 @@ def test_derivatives_of_chunks_and_batches_of_batches():
     compare(jax.jit(jax.vmap(jax.vmap(jacve(packed))))(twice), expected)
 
 
+@pytest.mark.usefixtures("packed_in_chunks")
 def test_on_several_devices_a_batch_is_evaluated_at_once(monkeypatch):
+    assert has_loop(jax.vmap(jacve(packed)), draw(2, SIZE, 4))
     monkeypatch.setattr(small_programs, "can_be_in_chunks", lambda: False)
     assert not has_loop(jax.vmap(jacve(packed)), draw(2, SIZE, 4))
 
@@ -227,28 +226,3 @@ def test_the_place_of_a_chunk_has_no_sign():
     x = draw(7, 10, 3)
     assert "select_n" not in str(jax.make_jaxpr(run)([x]))
     compare(run([x]), [jnp.sum(x, axis=1)])
-
-
-def predator_and_prey(y):
-    """Runge and Kutta's step for two species: four numbers of some thirty operations each."""
-
-    def rates(y):
-        return jnp.array([1.1 * y[0] - 0.4 * y[0] * y[1], 0.1 * y[0] * y[1] - 0.4 * y[1]])
-
-    k1 = rates(y)
-    k2 = rates(y + 0.025 * k1)
-    k3 = rates(y + 0.025 * k2)
-    k4 = rates(y + 0.05 * k3)
-    return y + 0.05 / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
-
-
-@pytest.mark.usefixtures("one_device")
-@pytest.mark.parametrize("size", [4 * BATCH, 16 * BATCH])
-def test_a_row_of_few_numbers_holds_what_its_kernel_repeats(monkeypatch, size):
-    held_sizes = []
-    monkeypatch.setattr(tape, "held", lambda value, sizes: held_sizes.append(1) or value)
-    points = jnp.abs(draw(21, size, 2))
-    found = jax.jit(jax.vmap(jacve(predator_and_prey)))(points)
-    np.testing.assert_allclose(found, jax.vmap(jax.jacfwd(predator_and_prey))(points), rtol=1e-12)
-    assert len(held_sizes) >= 8
-    assert not has_loop(jax.vmap(jacve(predator_and_prey)), points)

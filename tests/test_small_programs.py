@@ -1,7 +1,5 @@
 """Jacobians of functions of small arrays, number by number for large batches and single inputs."""
 
-import collections
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,13 +7,13 @@ import pytest
 from jax import lax
 
 from graphax_lapl import jacve, value_and_jacve
-from graphax_lapl.emit import innermost, packing, recorded
-from graphax_lapl.emit.holding import BARRIERS_STAND
+from graphax_lapl.emit import innermost, small_programs, tape
 from graphax_lapl.emit.numbers import computed, run_numbers, split
 from graphax_lapl.emit.small_programs import BATCH
 from graphax_lapl.emit.tape import Tape, TooLong
 from graphax_lapl.program.fusion import MAX_HELD
 from graphax_lapl.program.sines import SINES_SIZE
+from tests.checks import primitives
 
 
 def draw(seed, *shape):
@@ -50,19 +48,6 @@ def compare(found, expected):
 def sines(jaxpr):
     """How many sines a program holds for each shape, those of nested programs included."""
     return primitives(jaxpr, ("sin", "cos"))
-
-
-def primitives(jaxpr, names):
-    counts = collections.Counter()
-    for equation in jaxpr.eqns:
-        if equation.primitive.name in names:
-            counts[equation.outvars[0].aval.shape] += 1
-        for value in equation.params.values():
-            for inner in value if isinstance(value, tuple | list) else (value,):
-                inner = getattr(inner, "jaxpr", inner)
-                if hasattr(inner, "eqns"):
-                    counts += primitives(inner, names)
-    return counts
 
 
 def products(jaxpr):
@@ -213,26 +198,6 @@ def test_integers_beside_a_jacobian_that_is_differentiated():
     compare(jax.jit(jax.grad(squares(jacve)))(x), jax.jit(jax.grad(squares(jax.jacrev)))(x))
 
 
-@pytest.mark.parametrize(
-    ("shape", "stretches"), [((), 0), ((2, 4), 0), ((5, 5), 5), ((2, 3, 3), 3), ((3, 13), 6)]
-)
-def test_matrices_are_joined_by_rows(shape, stretches, monkeypatch):
-    monkeypatch.setattr(packing, "held", lambda value, sizes: lax.optimization_barrier(value))
-
-    def joined(x):
-        numbers = np.empty(shape, object)
-        for k, place in enumerate(np.ndindex(shape)):
-            numbers[place] = x * k if k % 4 else np.float64(k)
-        return packing.in_rows(numbers)
-
-    x = draw(3, 7)
-    table = np.arange(np.prod(shape, dtype=int)).reshape(shape)
-    expected = np.where(table % 4, np.multiply.outer(x, table), table)
-    found = jax.make_jaxpr(jax.vmap(joined))(x)
-    assert primitives(found.jaxpr, ("optimization_barrier",)).total() == stretches
-    np.testing.assert_array_equal(jax.vmap(joined)(x), expected)
-
-
 @pytest.mark.parametrize(("kind", "count"), [(jnp.int64, 3), (jnp.int32, -1)])
 def test_bits_of_numbers(kind, count):
     """Of the same width; otherwise a number is several."""
@@ -325,110 +290,6 @@ def test_a_batch_is_traced_as_a_batch_alone():
     np.testing.assert_array_equal(jax.vmap(jax.jit(fun))(x), 2.0 * x)
     nested = jax.vmap(jax.vmap(fun))(x.reshape(1, 3))
     np.testing.assert_array_equal(nested, 2.0 * x.reshape(1, 3))
-
-
-def mostly_known(x):
-    """Many entries are equal, zeros or constants, some of them zeros with a sign."""
-    return jnp.stack([2.0 * x[0] - x[1] * x[2], x[1] * x[2], -x[0] - 0.0 * x[2]])
-
-
-def full(n, m):
-    weights = 1.0 + np.arange(n * m).reshape(n, m) % 7
-    return lambda x: jnp.stack([jnp.dot(w * x, jnp.roll(x, k + 1)) for k, w in enumerate(weights)])
-
-
-def neighbours(n):
-    def fun(x):
-        return x * jnp.roll(x, 1) + 0.3 * jnp.roll(x, 2)
-
-    return lambda x: jnp.concatenate([fun(x)] * 2)[:n]
-
-
-@pytest.mark.parametrize("samples", [BATCH, 2**16])
-@pytest.mark.parametrize(
-    ("fun", "inputs"),
-    [
-        (mostly_known, 3),
-        (full(4, 4), 4),
-        (full(2, 7), 7),
-        (full(6, 7), 7),
-        (neighbours(11), 11),
-        (neighbours(5), 13),
-    ],
-    ids=["3x3", "4x4", "2x7", "6x7", "11x11", "5x13"],
-)
-def test_matrices_of_many_samples(fun, inputs, samples):
-    x = draw(21, samples, inputs)
-    run = jax.jit(jax.vmap(jacve(fun)))
-    compare(run(x), jax.jit(jax.vmap(jax.jacrev(fun)))(x))
-
-
-@pytest.mark.parametrize(
-    ("rows", "columns", "apart", "inside", "outside"),
-    [
-        (3, 3, 2, True, True),
-        (4, 4, 2, False, True),
-        (4, 4, 4, False, True),
-        (6, 7, 7, False, True),
-        (13, 13, 3, True, True),
-        (13, 13, 13, False, False),
-        (10, 10, 2, False, False),
-        (9, 5, 5, False, False),
-        (6, 2, 2, False, False),
-        (2, 4, 2, True, True),
-        (2, 2, 2, True, True),
-        (1, 8, 8, False, False),
-    ],
-)
-def test_where_entries_are_selected(rows, columns, apart, inside, outside):
-    """Of every row so many entries are distinct, the others are zeros."""
-    x = draw(24, BATCH, rows, apart)
-
-    def matrix(row, beyond):
-        numbers = np.zeros((rows, columns), object)
-        for i in range(rows):
-            for j in range(apart):
-                numbers[i, (i + j) % columns] = row[i, j]
-        return packing.by_selection(numbers, beyond)
-
-    for beyond, expected in ((False, inside), (True, outside)):
-        found = jax.vmap(lambda row, beyond=beyond: matrix(row, beyond))
-        if not expected:
-            assert found(x) is None
-            continue
-        places = (np.arange(rows)[:, None] + np.arange(apart)) % columns
-        wanted = np.zeros((BATCH, rows, columns))
-        wanted[:, np.arange(rows)[:, None], places] = x
-        np.testing.assert_array_equal(found(x), wanted)
-
-
-@pytest.mark.parametrize(("size", "joined"), [(7, True), (8, False), (10, True)])
-def test_rows_that_are_whole_vectors_are_filled_as_arrays(size, joined):
-    def fun(x):
-        return jnp.exp(-x) * x[::-1]
-
-    x = draw(25, BATCH, size)
-    compiled = jax.jit(jax.vmap(jacve(fun))).lower(x).compile()
-    compare(compiled(x), jax.vmap(jax.jacfwd(fun))(x))
-    assert (" concatenate(" in compiled.as_text()) == joined
-
-
-def test_numbers_that_are_not_finite_stay_in_their_places():
-    x = draw(22, BATCH, 3).at[:, 1].set(jnp.inf).at[::2, 2].set(jnp.nan)
-    jacobian = jax.jit(jax.vmap(jacve(mostly_known)))(x)
-    np.testing.assert_array_equal(jacobian[:, 0, 0], 2.0)
-    np.testing.assert_array_equal(jacobian[:, 1, 1], x[:, 2])
-    np.testing.assert_array_equal(jacobian[:, 1, 2], jnp.inf)
-
-
-def test_dear_numbers_are_concatenated():
-    def fun(x):
-        return jnp.stack([jnp.exp(x[k] * x[0]) + jnp.exp(x[1] - x[k]) / x[2] for k in range(3)])
-
-    x = draw(23, BATCH, 3)
-    run = jax.jit(jax.vmap(jacve(fun)))
-    compare(run(x), jax.jit(jax.vmap(jax.jacrev(fun)))(x))
-    assert "select(" not in run.lower(x).compile().as_text()
 
 
 def neighbours(x):
@@ -561,14 +422,6 @@ def numbers_held(fun, *args):
     return sum(count for shape, count in held.items() if len(shape) == 1)
 
 
-def test_what_branches_would_evaluate_many_times_is_held(monkeypatch):
-    state = jnp.ones((4096, 6))
-    held = numbers_held(orbit, state)
-    assert held > MAX_HELD
-    monkeypatch.setattr(recorded, "REPEATED", np.inf)
-    assert numbers_held(orbit, state) == held if BARRIERS_STAND else MAX_HELD
-
-
 def lorenz(y):
     def slope(y):
         return jnp.stack(
@@ -581,9 +434,32 @@ def lorenz(y):
     return y + 0.01 / 6 * (first + 2 * second + 2 * third + slope(y + 0.01 * third))
 
 
-def test_what_branches_evaluate_a_few_times_is_held_where_that_is_no_call():
-    held = numbers_held(lorenz, jnp.ones((4096, 3)))
-    assert (held > 8) == BARRIERS_STAND, held
+@pytest.mark.parametrize(("fun", "inputs"), [(lorenz, 3), (orbit, 6)])
+def test_branches_for_rows_hold_less_than_branches_for_entries(fun, inputs, monkeypatch):
+    """What entries of a row share is evaluated once in the branch that writes the row."""
+    points = draw(35, 4096, inputs)
+    rows = numbers_held(fun, points)
+    monkeypatch.setattr(small_programs, "SHARED", np.inf)
+    assert 0 < rows < numbers_held(fun, points)
+
+
+def test_what_rows_share():
+    tape = Tape()
+    kind = np.dtype(np.float64)
+    x = tape.input((3,), kind, True)
+    shared = x[0] * x[1] + x[2]
+    square = np.array([[shared * x[0], shared * x[1]], [shared * x[2], x[0] * x[2]]], object)
+    # The two operations of the first row's product and sum; the second row needs them once.
+    assert tape.shared_in_rows([square]) == 2
+    assert tape.shared_in_rows([square.ravel()]) == 0  # no rows
+    assert tape.shared_in_rows([square.T]) == 2
+
+
+def test_dear_numbers_of_rows_are_worth_a_kernel(monkeypatch):
+    points = draw(36, 1024, 4)
+    held = numbers_held(membrane, points)
+    monkeypatch.setattr(tape, "DEAR", np.inf)
+    assert held > numbers_held(membrane, points)
 
 
 def test_a_kernel_of_few_operations_is_no_reason_to_hold_them():
@@ -621,21 +497,6 @@ def test_a_tape_that_is_full():
         x[0] + x[1]
 
 
-@pytest.mark.parametrize("size", [2, 100])
-def test_wide_matrices_of_few_samples(size):
-    """Every entry of a row selects its own."""
-
-    def band(x):
-        y = x * jnp.roll(x, 1) - jnp.roll(x, 2)
-        return y[:9]
-
-    points = draw(32, size, 13)
-    found = jax.jit(jax.vmap(jacve(band)))(points)
-    compare(found, jax.vmap(jax.jacrev(band))(points))
-    chosen = primitives(jax.make_jaxpr(jax.vmap(jacve(band)))(points).jaxpr, ("select_n",))
-    assert chosen
-
-
 def turned(x):
     return jnp.sin(x) * jnp.roll(x, 1)
 
@@ -659,11 +520,21 @@ def test_few_sines_are_evaluated_where_they_are_read(fun):
         assert " conditional(" not in compiled.as_text()
 
 
-def test_sines_that_branches_would_repeat_are_in_memory():
-    def fun(x):
-        return jnp.sin(x[0]) * jnp.stack([x * x, x**3, x + x[::-1]])
+def spread(x):
+    return jnp.sin(x[0]) * jnp.stack([x * x, x**3, x + x[::-1]])
 
-    x = draw(22, SINES_SIZE, 7)
+
+def arm(x):
+    """Every joint but the first turns all that follow."""
+    angles = jnp.cumsum(x)
+    return jnp.cumsum(jnp.stack([jnp.sin(angles), jnp.cos(angles)]), axis=1).ravel()
+
+
+@pytest.mark.parametrize(
+    ("fun", "inputs", "size"), [(spread, 7, SINES_SIZE), (arm, 4, 2**14 + 2**13)]
+)
+def test_sines_that_branches_would_repeat_are_in_memory(fun, inputs, size):
+    x = draw(22, size, inputs)
     compiled = jax.jit(jax.vmap(jacve(fun))).lower(x).compile()
     compare(compiled(x), jax.vmap(jax.jacfwd(fun))(x))
     assert " conditional(" in compiled.as_text()
@@ -688,7 +559,13 @@ def quadratic(x):
     return (WEIGHTS[:10, :10] @ x) * x
 
 
-@pytest.mark.parametrize(("fun", "inputs"), [(wide, 1), (square, 9), (network, 3), (quadratic, 10)])
+def summed(x):
+    return quadratic(x) + WEIGHTS[:10, :10] @ (x * x)
+
+
+@pytest.mark.parametrize(
+    ("fun", "inputs"), [(wide, 1), (square, 9), (network, 3), (quadratic, 10), (summed, 10)]
+)
 @pytest.mark.parametrize("size", [BATCH, 4096])
 def test_layers_are_arrays(fun, inputs, size):
     points = draw(41, size, inputs)
@@ -705,7 +582,13 @@ def half_empty(x):
     return jnp.tanh(x[:9]) * x[3:] ** 2
 
 
-@pytest.mark.parametrize(("fun", "inputs"), [(narrow, 4), (half_empty, 12)])
+def scaled_pairs(x):
+    """Its entries are products with known numbers, which are no matrix."""
+    pairs = [0.5 * x[k] * x[k - 1] - 0.3 * x[k - 2] * x[k - 4] for k in range(7)]
+    return jnp.stack(pairs)
+
+
+@pytest.mark.parametrize(("fun", "inputs"), [(narrow, 4), (half_empty, 12), (scaled_pairs, 7)])
 def test_narrow_layers_and_matrices_of_zeros_are_numbers(fun, inputs):
     points = draw(42, 4096, inputs)
     run = jax.jit(jax.vmap(jacve(fun)))

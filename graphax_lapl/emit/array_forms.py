@@ -9,7 +9,7 @@ fill with zeros; where nothing is, they lose.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from ..program.timings import PRIMITIVES
 from .numbers import CALLS, Numbers
 from .packing import FUSED
 
-__all__ = ["has_wide_arrays", "is_full"]
+__all__ = ["has_known_matrix", "has_wide_arrays", "is_compared", "is_full"]
 
 #: Elements from which on kernels of arrays are vectorised well enough: in numbers these are more
 #: kernels, or operands of a concatenation, than XLA fuses.
@@ -27,6 +27,21 @@ WIDE = FUSED + 1
 DEAR = 0.8
 #: Of all entries: most zeros of results that are full.
 ZEROS = 0.5
+
+
+#: What picks or places entries one by one.
+PICKED = frozenset({"gather", "scatter", "scatter-add", "squeeze", "pad", "dynamic_slice"})
+
+
+def is_compared(jaxpr: Any) -> bool:
+    """Whether a program puts its results together by comparing positions only."""
+    for equation in jaxpr.eqns:
+        name = equation.primitive.name
+        if name in PICKED:
+            return False
+        if name in CALLS and not is_compared(equation.params[CALLS[name]].jaxpr):
+            return False
+    return True
 
 
 def is_full(results: Sequence[Numbers]) -> bool:
@@ -43,6 +58,36 @@ def has_wide_arrays(jaxpr: Any, own: Sequence[bool]) -> bool:
         jaxpr: of one sample.
         own: for each of its inputs whether every sample has its own.
     """
+    for equation, moves in _moving(jaxpr, own):
+        name = equation.primitive.name
+        if name == "dot_general":
+            if not all(moves) and _contracted(equation) >= WIDE:
+                return True
+        elif name == "pow" and not moves[1]:
+            continue  # with its exponents known each number is a few products, or one itself
+        elif PRIMITIVES.get(name, 0.0) >= DEAR and _size(equation.outvars[0]) >= WIDE:
+            return True
+    return False
+
+
+def has_known_matrix(jaxpr: Any, own: Sequence[bool], least: int) -> bool:
+    """Whether a program multiplies by a matrix of so many entries that no sample has of its own.
+
+    Args:
+        jaxpr: of one sample.
+        own: for each of its inputs whether every sample has its own.
+        least: entries of the matrix.
+    """
+    return any(
+        not moves and _size(operand) >= least
+        for equation, own in _moving(jaxpr, own)
+        if equation.primitive.name == "dot_general"
+        for operand, moves in zip(equation.invars, own, strict=True)
+    )
+
+
+def _moving(jaxpr: Any, own: Sequence[bool]) -> Iterator[tuple[Any, list[bool]]]:
+    """Equations of which samples have their own operands, and which of these they are."""
     moving = {variable for variable, moves in zip(jaxpr.invars, own, strict=True) if moves}
     for equation in jaxpr.eqns:
         name = equation.primitive.name
@@ -52,16 +97,9 @@ def has_wide_arrays(jaxpr: Any, own: Sequence[bool]) -> bool:
             continue
         moving.update(equation.outvars)
         if name in CALLS:
-            if has_wide_arrays(equation.params[CALLS[name]].jaxpr, moves):
-                return True
-        elif name == "dot_general":
-            if not all(moves) and _contracted(equation) >= WIDE:
-                return True
-        elif name == "pow" and not moves[1]:
-            continue  # with its exponents known each number is a few products, or one itself
-        elif PRIMITIVES.get(name, 0.0) >= DEAR and _size(equation.outvars[0]) >= WIDE:
-            return True
-    return False
+            yield from _moving(equation.params[CALLS[name]].jaxpr, moves)
+        else:
+            yield equation, moves
 
 
 def _size(variable: Any) -> int:

@@ -27,7 +27,17 @@ from .arrays import promoted
 from .holding import held
 from .numbers import BATCH, Numbers, joined
 
-__all__ = ["FUSED", "UNROLLED", "by_digits", "by_selection", "in_rows", "is_selected", "packed"]
+__all__ = [
+    "FUSED",
+    "UNROLLED",
+    "by_digits",
+    "by_rows",
+    "by_selection",
+    "has_short_rows",
+    "in_rows",
+    "is_selected",
+    "packed",
+]
 
 #: Most operands of a concatenation that is fused.
 FUSED = 8
@@ -137,6 +147,31 @@ def in_rows(numbers: Numbers) -> Any:
         for start in range(0, total, length)
     ]
     return lax.reshape(lax.concatenate(promoted(stretches), 0), numbers.shape)
+
+
+def has_short_rows(numbers: Numbers) -> bool:
+    """Whether an array consists of a few rows of a few numbers."""
+    columns = numbers.shape[-1] if numbers.ndim > 1 else 1
+    return 1 < columns <= FUSED and 1 < numbers.size // columns <= FUSED
+
+
+def by_rows(numbers: Numbers) -> Any:
+    """The array of few rows of few numbers: a branch for each, whose entries select theirs.
+
+    What a row needs is evaluated once for all of its entries; concatenated, each entry is a branch
+    and evaluates it again.
+    """
+    columns = numbers.shape[-1]
+    values = promoted([jnp.asarray(number) for number in numbers.ravel()])
+    starts = range(0, numbers.size, columns)
+    groups = [_equal(row) for row in numbers.reshape((len(starts), columns))]
+    rows = [
+        _selected(values[start : start + columns], equal)
+        for start, equal in zip(starts, groups, strict=True)
+    ]
+    parts = [lax.reshape(row, (1, columns)) for row in rows]
+    whole = lax.concatenate(parts, 0) if len(parts) > 1 else parts[0]
+    return lax.reshape(whole, numbers.shape)
 
 
 def is_selected(numbers: Numbers, outside: bool) -> bool:

@@ -12,24 +12,20 @@ from jax import lax
 from ..program.regions import SINE_DTYPES, SINES
 from ..program.timings import expression_of
 from .numbers import Numbers
-from .packing import FUSED
+from .packing import has_short_rows
 
 __all__ = [
     "Number",
     "Operation",
+    "branches_of",
     "computed_of",
     "evaluations_of",
-    "is_repeated",
-    "is_row",
     "kept_and_repeated",
     "kept_places",
     "read",
     "stored_places",
 ]
 
-#: Evaluations of an operation, in the mean over all, from which on numbers of arrays are those that
-#: branches of a kernel write, each with all that it needs: such a kernel is not vectorised.
-REPEATED = 6.0
 #: Most evaluations of an operation that XLA writes into one kernel.
 MAX_BRANCHES = 15
 #: Of a sine and cosine, as `Tape.apply` writes them: with JAX's usual accuracy.
@@ -93,8 +89,18 @@ def computed_of(values: Iterable[Any]) -> list[Number]:
     return [value for value in values if isinstance(value, Number)]
 
 
-def kept_and_repeated(operations: Iterable[Operation], wanted: Iterable[int]) -> tuple[int, int]:
-    """How many dear numbers XLA keeps, and how many operations it writes into all kernels."""
+def kept_and_repeated(
+    operations: Iterable[Operation],
+    wanted: Sequence[int],
+    branches: Sequence[int] | None = None,
+) -> tuple[int, int]:
+    """How many dear numbers XLA keeps, and how many operations it writes into all kernels.
+
+    Args:
+        operations: all that are needed, in order.
+        wanted: places of the results' numbers.
+        branches: which branch of a kernel evaluates each of these; if not given, each has its own.
+    """
     inside: dict[int, int] = {}  # for each number a set of operations, as bits
     kept, repeated = 0, 0
     for k, operation in enumerate(operations):
@@ -105,39 +111,45 @@ def kept_and_repeated(operations: Iterable[Operation], wanted: Iterable[int]) ->
             kept, repeated = kept + 1, repeated + written.bit_count()
         else:
             inside[operation.place] = written
-    repeated += sum(inside.get(place, 0).bit_count() for place in wanted)
-    return kept, repeated
+    together: Counter[int] = Counter()
+    own = range(len(wanted)) if branches is None else branches
+    for place, branch in zip(wanted, own, strict=True):
+        together[branch] |= inside.get(place, 0)
+    return kept, repeated + sum(written.bit_count() for written in together.values())
 
 
 def kept_places(
-    operations: Sequence[Operation], results: Sequence[Numbers], apart: Collection[int]
+    operations: Sequence[Operation],
+    results: Sequence[Numbers],
+    rows: bool,
+    apart: Collection[int],
 ) -> set[int]:
     """Dear numbers that XLA writes to memory: those that more than one kernel reads.
 
-    An array of results is one kernel, with a branch for each entry. What nothing else reads is
-    evaluated in it, in each of the branches that need it, however dear it is, unless these are
-    many.
+    An array of results is one kernel. What nothing else reads is evaluated in it, in each of the
+    branches that need it, however dear it is, unless these are many.
 
     Args:
         operations: all that are needed, in order.
         results: numbers.
+        rows: what branches write (see `branches_of`).
         apart: places of numbers that have kernels of their own in any case.
     """
     kernels: Counter[int] = Counter()  # for each number a set of kernels, as bits
     branches: Counter[int] = Counter()  # and of all their branches
-    entry = 0
+    branch = iter(branches_of(results, rows))
     for kernel, numbers in enumerate(results):
         for number in computed_of(numbers.ravel()):
             kernels[number.place] |= 1 << kernel
-            branches[number.place] |= 1 << entry
-            entry += 1
+            branches[number.place] |= 1 << next(branch)
+    last = sum(numbers.size for numbers in results)
     kept: set[int] = set()
     for operation in reversed(operations):
         own, within = kernels[operation.place], branches[operation.place]
         dear = expression_of([operation.name]).kept
         often = own.bit_count() > 1 or within.bit_count() > MAX_BRANCHES
         if (dear and often) or operation.place in apart:
-            own, within = 1 << (len(results) + len(kept)), 1 << (entry + len(kept))
+            own, within = 1 << (len(results) + len(kept)), 1 << (last + len(kept))
             kept.add(operation.place)
         for number in computed_of(operation.operands):
             kernels[number.place] |= own
@@ -164,29 +176,35 @@ def stored_places(
     return stored[::-1]
 
 
+def branches_of(results: Sequence[Numbers], rows: bool) -> list[int]:
+    """Which branch of a kernel evaluates each of the computed numbers of the results, in order.
+
+    Args:
+        results: numbers, each array of which one kernel writes.
+        rows: whether a branch writes a row of an array, if it has few short ones, and not a number.
+    """
+    branches: list[int] = []
+    count = 0
+    for numbers in results:
+        length = numbers.shape[-1] if rows and has_short_rows(numbers) else 1
+        flat = numbers.ravel()
+        computed = (place for place in range(numbers.size) if isinstance(flat[place], Number))
+        branches.extend(count + place // length for place in computed)
+        count += numbers.size // length
+    return branches
+
+
 def evaluations_of(
-    operations: Sequence[Operation], wanted: Iterable[int], places: Collection[int]
+    operations: Sequence[Operation],
+    wanted: Iterable[int],
+    branches: Iterable[int],
+    places: Collection[int],
 ) -> int:
-    """How often some numbers are evaluated if each of the wanted ones evaluates all it needs."""
-    readers: Counter[int] = Counter()  # for each number the wanted ones, as bits
-    for k, place in enumerate(wanted):
-        readers[place] |= 1 << k
+    """How often some numbers are evaluated if each branch evaluates all that its results need."""
+    readers: Counter[int] = Counter()  # for each number the branches, as bits
+    for branch, place in zip(branches, wanted, strict=True):
+        readers[place] |= 1 << branch
     for operation in reversed(operations):
         for number in computed_of(operation.operands):
             readers[number.place] |= readers[operation.place]
     return sum(readers[place].bit_count() for place in places)
-
-
-def is_repeated(
-    operations: Sequence[Operation], wanted: Iterable[int], joined: Collection[int]
-) -> bool:
-    """Whether kernels that write numbers side by side evaluate most operations many times."""
-    if not joined:
-        return False
-    _, repeated = kept_and_repeated(operations, wanted)
-    return repeated >= REPEATED * len(operations)
-
-
-def is_row(kept: Collection[int], joined: Collection[int]) -> bool:
-    """Whether one kernel writes few numbers side by side, and evaluates all that they need."""
-    return not kept and 0 < len(joined) <= FUSED

@@ -32,13 +32,22 @@ from ..program.instructions import (
     Program,
 )
 from ..program.timings import IN_MEMORY, expression_of
-from .array_forms import has_wide_arrays, is_full
+from .array_forms import has_known_matrix, has_wide_arrays, is_compared, is_full
 from .arrays import promoted
 from .chunks import can_be_in_chunks, in_chunks
 from .holding import BARRIERS_STAND, held
 from .innermost import batched_first, with_rule
 from .numbers import BATCH, CALLS, Numbers, computed, has_numbers, joined, run_numbers
-from .packing import FUSED, UNROLLED, by_digits, by_selection, in_rows, is_selected
+from .packing import (
+    FUSED,
+    UNROLLED,
+    by_digits,
+    by_rows,
+    by_selection,
+    has_short_rows,
+    in_rows,
+    is_selected,
+)
 from .sines import Pair, by_library
 from .tape import Tape, TooLong
 
@@ -60,13 +69,16 @@ KERNELS = 2
 MAX_REPEATED = 6144
 #: Of all results: most dear numbers where entries select theirs.
 DEAR_SHARE = 0.5
+#: Operations that entries of a row share, for every entry, from which on branches write rows: what
+#: shares less is selected or concatenated sooner.
+SHARED = 2.0
 #: Columns of a matrix from which on entries of few samples select theirs: where all of its numbers
 #: are one kernel, that one is vectorised then.
 WIDE = FUSED + 1
 #: Columns of a matrix that JAX's kernels for arrays are vectorised along without a remainder. Where
-#: at most one entry in so many is not zero, so are ours.
+#: at most one entry in so many is not zero, so are ours, inside of the cache.
 VECTOR, FULL_VECTORS = 8, 2
-#: Entries of a known matrix whose rows are scaled from which on arrays are.
+#: Entries made of products with those of a known matrix from which on arrays are.
 MANY = 48
 #: Bytes of an array from which on XLA's runtime hands kernels that wait for nothing to a second
 #: thread. An array of so many numbers is put together from more of them than it takes itself.
@@ -150,18 +162,20 @@ def in_numbers(
                 recorded = None
             if recorded is not None and recorded.suits_arrays(closed.jaxpr, own, size):
                 recorded = None
-            chunk, inside = size, False
+            chunk, inside, rows = size, False, False
             if recorded is not None:
                 stored = _stored(closed.jaxpr)
                 inside = recorded.has_sines_inside(size, stored)
+                rows = recorded.has_shared_rows() and not few and not inside
                 if can_be_in_chunks() and not inside:
-                    chunk = recorded.tape.chunk(recorded.results, size, BATCH, stored)
+                    chunk = recorded.tape.chunk(recorded.results, size, BATCH, rows, stored)
             if recorded is not None and (arrays or inside or chunk < size):
                 # A chunk's numbers are in the cache, and its loop runs on one core.
                 in_parts = in_rows if BARRIERS_STAND else _before_its_place
-                join = in_parts if chunk < size else recorded.join(size, inside)
+                join = in_parts if chunk < size else recorded.join(size, rows, inside)
                 sines = by_library if inside else None
-                form = _in_numbers(closed, recorded, chunk, size, join, sines)
+                at_once = rows and chunk == size
+                form = _in_numbers(closed, recorded, chunk, size, join, at_once, sines)
                 forms = (form, jaxpr_as_fun(closed))
                 numbers, other = (_structured(form, structure) for form in forms)
                 cpu = in_chunks(numbers, types, own, size, chunk) if chunk < size else None
@@ -256,27 +270,35 @@ class _Recorded(NamedTuple):
 
     def suits_arrays(self, jaxpr: Any, own: Sequence[bool], samples: int) -> bool:
         """Whether a program on arrays evaluates so many samples sooner."""
-        if self.is_mostly_zero():
+        if self._is_mostly_zero(jaxpr, samples):
             return True
         if samples < BATCH or not is_full(self.results):
             return False
-        return has_wide_arrays(jaxpr, own) or self._is_scaled()
+        return has_wide_arrays(jaxpr, own) or self._is_scaled(jaxpr, own)
 
-    def _is_scaled(self) -> bool:
-        """Whether most of many entries are numbers times known ones: rows of a known matrix."""
+    def _is_scaled(self, jaxpr: Any, own: Sequence[bool]) -> bool:
+        """Whether most of many entries are made of products with those of a known matrix."""
         everything = sum(numbers.size for numbers in self.results)
-        return everything >= MANY and 2 * self.tape.scaled(self.results) > everything
+        if everything < MANY or not has_known_matrix(jaxpr, own, everything // 2):
+            return False
+        return 2 * self.tape.scaled(self.results) > everything
 
-    def is_mostly_zero(self) -> bool:
+    def _is_mostly_zero(self, jaxpr: Any, samples: int) -> bool:
         """Whether most of many results are zeros, which arrays are filled up with."""
         everything = sum(numbers.size for numbers in self.results)
         entries = sum(int(np.count_nonzero(numbers != 0)) for numbers in self.results)
         if everything > FEW:
             return FULL * entries < everything
         vectors = all(numbers.shape[1:] == (VECTOR,) for numbers in self.results)
-        return vectors and FULL_VECTORS * entries < everything
+        inside = samples * everything <= CACHED
+        return vectors and inside and FULL_VECTORS * entries < everything and is_compared(jaxpr)
 
-    def join(self, samples: int, sines: bool) -> Callable[[Numbers], Any]:
+    def has_shared_rows(self) -> bool:
+        """Whether branches for every entry would evaluate much that a row needs once."""
+        everything = sum(numbers.size for numbers in self.results)
+        return self.tape.shared_in_rows(self.results) > SHARED * everything
+
+    def join(self, samples: int, rows: bool, sines: bool) -> Callable[[Numbers], Any]:
         """How one kernel puts an array together for a batch.
 
         What is selected from is repeated along the columns, and dear numbers that are repeated have
@@ -284,19 +306,25 @@ class _Recorded(NamedTuple):
 
         Args:
             samples: of the batch.
+            rows: whether branches write rows.
             sines: whether that kernel evaluates sines: where entries select, once for a sample.
         """
-        if not self._may_select():
-            return _in_one_kernel
-        least = 0 if samples >= BATCH else WIDE
-        outside = self._is_outside(samples, sines)
-        return functools.partial(_in_one_kernel_of_many, outside=outside, columns=least)
+        others = _in_one_kernel
+        if self._may_select():
+            least = 0 if samples >= BATCH else WIDE
+            outside = self._is_outside(samples, sines)
+            others = functools.partial(_in_one_kernel_of_many, outside=outside, columns=least)
+        return functools.partial(_in_short_rows, others=others) if rows else others
 
     def has_sines_inside(self, samples: int, stored: int) -> bool:
         """Whether sines of many samples are evaluated in the kernel that reads them."""
         outside = self._is_outside(samples, sines=True)
-        once = self._may_select() and all(is_selected(found, outside) for found in self.results)
-        return self.tape.has_sines_inside(self.results, once, samples, stored)
+        once = self._may_select() and all(
+            found.size <= UNROLLED and is_selected(found, outside) for found in self.results
+        )
+        return self.tape.has_sines_inside(
+            self.results, samples, once, self.has_shared_rows(), stored
+        )
 
     def _may_select(self) -> bool:
         everything = sum(numbers.size for numbers in self.results)
@@ -355,6 +383,11 @@ def _in_one_kernel_of_many(numbers: Numbers, outside: bool, columns: int) -> Any
     return _in_one_kernel(numbers) if selected is None else selected
 
 
+def _in_short_rows(numbers: Numbers, others: Callable[[Numbers], Any]) -> Any:
+    """The same with a branch for each row, or by `others` where these are long or many."""
+    return by_rows(numbers) if has_short_rows(numbers) else others(numbers)
+
+
 def _before_its_place(numbers: Numbers) -> Any:
     """The same, in memory: a kernel that writes into a larger array runs on one core."""
     whole = _in_one_kernel(numbers)
@@ -367,10 +400,11 @@ def _in_numbers(
     chunk: int,
     size: int,
     join: Callable[[Numbers], Any],
+    rows: bool = False,
     sines: Callable[[Any], Pair] | None = None,
 ) -> Callable[..., list[Any]]:
     """What is recorded as a function of arrays, for chunks of a batch of some size."""
-    program = recorded.tape.program(recorded.results, chunk, size, sines)
+    program = recorded.tape.program(recorded.results, chunk, size, rows, sines)
 
     def numbers(*inputs: Any) -> list[Any]:
         found = program(inputs)

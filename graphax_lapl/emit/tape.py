@@ -5,29 +5,31 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from jax import lax
 
-from ..program.fusion import CACHED, HOLDING, UNBOUNDED, Fusion, Step
+from ..program.fusion import CACHED, UNBOUNDED, Fusion, Step
 from ..program.regions import SINES
 from ..program.sines import SINES_SIZE
 from ..program.timings import KERNEL, expression_of
+from .array_forms import DEAR
 from .holding import BARRIERS_STAND, held
 from .numbers import BATCH, Numbers, filled, split
 from .recorded import (
     Number,
     Operation,
+    branches_of,
     computed_of,
     evaluations_of,
-    is_repeated,
-    is_row,
     kept_and_repeated,
     kept_places,
     read,
     stored_places,
 )
+from .settled import SUMS, key_of, settled
 from .sines import Pair, sine_and_cosine_from
 from .stages import FEW_KERNELS, Stage, Staged, called, staged
 
@@ -37,11 +39,13 @@ __all__ = ["Tape", "TooLong"]
 HELD_SHARE = 0.25
 CHUNK_SHARE = 1 / 7
 #: Of what XLA keeps, and of the results: what more is held, beside sines, without a few chunks.
-KEPT_SHARE = 0.5
+KEPT_SHARE = 0.75
 CHOSEN_SHARE = 0.2
 CHUNKS = 3
 #: Chunks that a batch whose results are joined is worth: fewer save less than a loop costs.
 FAR = 8
+#: Of results and inputs: what is in memory where a batch of joined results is evaluated at once.
+AT_ONCE = 2.0
 #: Bytes of an array up to which XLA's runtime hands no kernel to another thread.
 SMALL = 512
 #: Nanoseconds of holding a number of few samples where all kernels run on one thread, most numbers
@@ -52,27 +56,11 @@ STAGED_HELD = 64
 STAGING = 4 * KERNEL
 #: Nanoseconds of holding a number where more than a few kernels would be handed to other threads.
 FEW_HOLDING = KERNEL
-#: The same for many samples, of numbers that one kernel writes side by side: what it evaluates is
-#: not vectorised, and from some operations on it waits for a second thread.
-ROW_HOLDING = KERNEL / 2
-#: Nanoseconds of holding a number then, and most numbers that are held.
-JOINED_HOLDING = KERNEL
+#: Nanoseconds of holding a number of many samples where branches of a kernel write rows, which
+#: evaluate what they share once. Dear numbers, which no branch vectorises, are worth a kernel.
+ROWS_HOLDING = 16 * KERNEL
+#: Most numbers that are held where kernels write them side by side.
 JOINED_HELD = 100
-#: Operations on known numbers that are carried out at once: positions are compared by them.
-COMPARISONS: dict[str, Callable[..., Any]] = {
-    "eq": np.equal,
-    "ne": np.not_equal,
-    "lt": np.less,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "ge": np.greater_equal,
-    "and": np.bitwise_and,
-    "or": np.bitwise_or,
-    "not": np.bitwise_not,
-}
-SUMS = frozenset({"add", "add_any", "sub"})
-#: What is done with known positions.
-PLACES: dict[str, Callable[..., Any]] = {"add": np.add, "sub": np.subtract}
 #: Operations whose operands may change places.
 COMMUTATIVE = frozenset({"add", "mul"})
 
@@ -128,10 +116,10 @@ class Tape:
         options: str = "",
     ) -> Any:
         """The result of an operation: a known number, an earlier one, or one to be computed."""
-        settled = _settled(name, operands)
-        if settled is not None:
-            return settled
-        keys = [_key(operand) for operand in operands]
+        found = settled(name, operands)
+        if found is not None:
+            return found
+        keys = [key_of(operand) for operand in operands]
         if name in COMMUTATIVE:
             keys.sort(key=repr)
         key = (name, options, *keys)
@@ -147,37 +135,47 @@ class Tape:
         self.numbers.append(Number(self, len(self.numbers), dtype, moves))
         return self.numbers[-1]
 
-    def chunk(self, results: Sequence[Numbers], samples: int, least: int, stored: int = 0) -> int:
+    def chunk(
+        self,
+        results: Sequence[Numbers],
+        samples: int,
+        least: int,
+        rows: bool = False,
+        stored: int = 0,
+    ) -> int:
         """How many of so many samples are best evaluated at once, so that little is held.
 
         XLA keeps dear numbers and results of products by itself, whoever writes the program; what
         is held beside these is ours. Where it is more, and much in comparison with the results, a
         chunk is so large that it fits into the cache, and that its numbers are a fraction of all
-        results. Where it is less, but more than shares of both, a few chunks do. Results that are
-        joined are written sooner in chunks that fit into the cache, where these are many. Before
-        `BARRIERS_STAND` what is held is a kernel more in each chunk: other batches that are joined,
-        or outside of the cache, are then evaluated at once.
+        results. Where it is less, but more than shares of both, a few chunks do. Arrays that are
+        joined from numbers are written sooner in chunks that fit into the cache, where these are
+        many. Before `BARRIERS_STAND` what is held is a kernel more in each chunk: other batches
+        that are joined, or outside of the cache, are then evaluated at once.
 
-        Few results side by side are evaluated at once where chunks would be smaller than `least`,
-        or too small for half of what is held at once. Nor are numbers that kernels repeat often
-        evaluated in chunks before `BARRIERS_STAND`, inside of the cache.
+        Where all results are joined, one kernel for each array evaluates most of what it needs by
+        itself, and a loop over chunks runs on one core: they are evaluated in chunks only where
+        rows are written from much that is in memory, outside of the cache.
 
         Args:
             results: numbers.
             samples: of the batch.
             least: samples in a chunk.
+            rows: what branches of kernels write (see `branches_of`).
             stored: numbers that products and sums of arrays write, where a program has arrays.
         """
         needed, wanted, joined = self._needed(results)
         apart = self._apart(needed, samples)
-        row = is_row(kept_places(needed, results, apart), joined)
         readers = Counter(number.place for o in needed for number in computed_of(o.operands))
         kept = sum(readers[o.place] > 1 and expression_of([o.name]).kept for o in needed)
         everything = sum(numbers.size for numbers in results)
         packed = sum(numbers.size for numbers in results if numbers.size > 1)
-        cached = samples * everything <= CACHED
-        if not BARRIERS_STAND and cached and not row and is_repeated(needed, wanted, joined):
-            return samples
+        if joined.issuperset(wanted):
+            if not rows or samples * everything <= CACHED:
+                return samples
+            held = self._worth_holding(needed, wanted, joined, results, samples, apart, rows)
+            if kept + stored + len(held) <= AT_ONCE * (everything + self.inputs):
+                return samples
         held = self._worth_holding(needed, wanted, joined, results, samples, apart)
         together = len(apart | held) + kept + packed + everything
         # Fewer numbers are worth a pass through memory outside of the cache: what a chunk holds.
@@ -185,8 +183,6 @@ class Tape:
         chosen = len(self._worth_holding(needed, wanted, joined, results, inside, apart) - apart)
         if len(apart | held) > max(kept + stored, HELD_SHARE * everything):
             chunk = min(CACHED // together, int(CHUNK_SHARE * samples * everything / together))
-            if row and chunk < least and not apart:
-                return samples
         elif chosen <= max(stored, CHOSEN_SHARE * everything):
             return samples
         elif joined and FAR * inside <= samples:
@@ -198,14 +194,15 @@ class Tape:
         else:
             return samples
         chunks = max(1, min(-(-samples // max(1, chunk)), samples // least))
-        chunk = -(-samples // chunks)
-        if row:
-            again = self._worth_holding(needed, wanted, joined, results, chunk, apart)
-            return samples if 2 * len(apart | again) <= len(apart | held) else chunk
-        return chunk
+        return -(-samples // chunks)
 
     def has_sines_inside(
-        self, results: Sequence[Numbers], once: bool, samples: int, stored: int = 0
+        self,
+        results: Sequence[Numbers],
+        samples: int,
+        once: bool,
+        rows: bool = False,
+        stored: int = 0,
     ) -> bool:
         """Whether sines of many samples are evaluated in the kernel that reads them.
 
@@ -214,8 +211,9 @@ class Tape:
 
         Args:
             results: numbers, all of them in arrays.
-            once: whether one kernel evaluates a number once for all entries that read it.
             samples: of the batch.
+            once: whether one kernel evaluates a number once for all entries that read it.
+            rows: what branches of kernels write otherwise (see `branches_of`).
             stored: numbers that products and sums of arrays write, where a program has arrays.
         """
         needed, wanted, joined = self._needed(results)
@@ -225,9 +223,10 @@ class Tape:
             return False
         if once:
             return True
-        if evaluations_of(needed, wanted, sines) > len(sines):
+        branches = branches_of(results, rows)
+        if evaluations_of(needed, wanted, branches, sines) > len(sines):
             return False
-        return not self._worth_holding(needed, wanted, joined, results, samples, sines)
+        return not self._worth_holding(needed, wanted, joined, results, samples, sines, rows)
 
     def kernels(self, results: Sequence[Numbers]) -> tuple[int, int]:
         """What XLA makes of the results for one sample.
@@ -239,16 +238,28 @@ class Tape:
         needed, wanted, _ = self._needed(results)
         return kept_and_repeated(needed, wanted)
 
+    def shared_in_rows(self, results: Sequence[Numbers]) -> int:
+        """How many operations fewer branches for rows would evaluate than branches for entries."""
+        needed, wanted, _ = self._needed(results)
+        _, repeated = kept_and_repeated(needed, wanted)
+        return repeated - kept_and_repeated(needed, wanted, branches_of(results, True))[1]
+
     def scaled(self, results: Sequence[Numbers]) -> int:
-        """How many numbers of the results are others times what no sample has of its own."""
+        """How many results are sums of products with what no sample has of its own."""
         made = {operation.place: operation for operation in self._operations}
+
+        @functools.cache
+        def is_scaled(place: int) -> bool:
+            operation = made.get(place)
+            if operation is None:
+                return False
+            moving = [number.place for number in computed_of(operation.operands) if number.moves]
+            if operation.name in SUMS:
+                return all(map(is_scaled, moving))
+            return operation.name == "mul" and len(moving) < len(operation.operands)
+
         entries = [number for numbers in results for number in computed_of(numbers.ravel())]
-        return sum(
-            made[entry.place].name == "mul"
-            and not all(isinstance(x, Number) and x.moves for x in made[entry.place].operands)
-            for entry in entries
-            if entry.place in made
-        )
+        return sum(is_scaled(entry.place) for entry in entries)
 
     def _needed(self, results: Sequence[Numbers]) -> tuple[list[Operation], list[int], set[int]]:
         """The operations that results need, and the places of these, and of those in arrays."""
@@ -273,6 +284,7 @@ class Tape:
         results: Sequence[Numbers],
         samples: int,
         all_samples: int,
+        rows: bool = False,
         sines: Callable[[Any], Pair] | None = None,
     ) -> Callable[[Sequence[Any]], list[Numbers]]:
         """What computes the results from the inputs, for a batch of so many samples.
@@ -283,6 +295,7 @@ class Tape:
             results: numbers.
             samples: evaluated at once.
             all_samples: the same program is evaluated for, one chunk after the other.
+            rows: what branches of kernels write (see `branches_of`).
             sines: evaluates a sine and its cosine where they are read; without it they are in
                 memory where they are many.
         """
@@ -292,7 +305,7 @@ class Tape:
         memory, stages = (
             (frozenset[int](), None)  # one kernel evaluates everything once
             if sines
-            else self._memory(needed, wanted, joined, results, samples, apart)
+            else self._memory(needed, wanted, joined, results, samples, apart, rows)
         )
         sine_and_cosine = sines or sine_and_cosine_from(min(samples, SINES_SIZE))
         operations = {operation.place: operation for operation in needed}
@@ -371,9 +384,10 @@ class Tape:
         results: Sequence[Numbers],
         samples: int,
         apart: Collection[int],
+        rows: bool = False,
     ) -> tuple[Collection[int], Staged | None]:
         """What is written to memory, and the stages in which few samples are evaluated."""
-        memory = self._worth_holding(needed, wanted, joined, results, samples, apart)
+        memory = self._worth_holding(needed, wanted, joined, results, samples, apart, rows)
         arrays = sum(numbers.size > 1 for numbers in results)
         if not self._is_staged(results, samples):
             return memory, None
@@ -416,10 +430,11 @@ class Tape:
         results: Sequence[Numbers],
         samples: int,
         apart: Collection[int],
+        rows: bool = False,
     ) -> set[int]:
         moves = [number.moves for number in self.numbers]
         # Where all is one kernel nothing is kept; where some is, most dear numbers are.
-        written = kept_places(operations, results, apart)
+        written = kept_places(operations, results, rows, apart)
         together = samples >= BATCH and not written
         steps = []
         for operation in operations:
@@ -437,18 +452,16 @@ class Tape:
                         expression.inside,
                     )
                 )
-        row = is_row(written, joined)
-        # A kernel that writes numbers side by side branches for each, and evaluates all it needs.
-        repeated = samples >= BATCH and bool(joined)
-        if not BARRIERS_STAND:  # what is held is a call, and less of it is worth that
-            repeated = repeated and not row and is_repeated(operations, wanted, joined)
-        side_by_side = joined if samples < BATCH or row or repeated else ()
-        fusion = Fusion(steps, [1] * len(moves), wanted, moves, side_by_side)
+        # A kernel that writes numbers side by side branches for each, or for each row of them.
+        branches = branches_of(results, rows)
+        fusion = Fusion(steps, [1] * len(moves), wanted, moves, joined, branches)
         fusion.shared.difference_update(apart)
-        if repeated:
-            return fusion.held_at(samples, JOINED_HELD, JOINED_HOLDING)
+        if rows:
+            return _held_for_rows(fusion, samples)
+        if samples >= BATCH and joined:
+            return fusion.held_at(samples, JOINED_HELD)
         if samples >= BATCH:
-            return fusion.held_at(samples, holding=ROW_HOLDING if row else HOLDING)
+            return fusion.held_at(samples)
         if samples == 1:
             return set()
         readers = Counter(place for step in steps for place in step.inputs)
@@ -465,34 +478,22 @@ class Tape:
         return many if samples * saved > price else flat
 
 
+def _held_for_rows(fusion: Fusion, samples: int) -> set[int]:
+    """What is held where branches write rows: dear numbers first, which no branch vectorises."""
+    shared = set(fusion.shared)
+    dear = {step.outputs[0] for step in fusion.steps if step.nanoseconds >= DEAR}
+    fusion.shared = dear
+    held = fusion.held_at(samples, JOINED_HELD, KERNEL)
+    steps = [replace(step, kept=step.kept or step.outputs[0] in held) for step in fusion.steps]
+    unheld = [slot not in held for slot in range(len(fusion.sizes))]
+    others = Fusion(
+        steps, fusion.sizes, fusion.results, unheld, fusion.side_by_side, fusion.kernels
+    )
+    others.shared.intersection_update(shared)
+    return held | others.held_at(samples, JOINED_HELD - len(held), ROWS_HOLDING)
+
+
 def _nanoseconds(fusion: Fusion, held: Collection[int]) -> float:
     """What one sample takes if some numbers are held."""
     often = fusion.evaluations(held)
     return sum(often[slot] * step.nanoseconds for step in fusion.steps for slot in step.outputs)
-
-
-def _settled(name: str, operands: Sequence[Any]) -> Any:
-    """What an operation gives without being carried out, if it does."""
-    known = [not isinstance(operand, Number) for operand in operands]
-    if name == "select_n" and known[0]:
-        return operands[1 + int(operands[0])]
-    if name in COMPARISONS and all(known):
-        return COMPARISONS[name](*operands)
-    if name in PLACES and all(known) and all(np.asarray(x).dtype.kind == "i" for x in operands):
-        with np.errstate(over="ignore"):  # integers wrap
-            return PLACES[name](*operands)
-    if name in SUMS:
-        first, second = operands
-        if known[1] and second == 0:
-            return first
-        if known[0] and first == 0 and name != "sub":
-            return second
-    return None
-
-
-def _key(operand: Any) -> Any:
-    """What makes two operands the same; zeros of both signs differ."""
-    if isinstance(operand, Number):
-        return operand.place
-    known = np.asarray(operand)
-    return known.dtype.str, known.tobytes()

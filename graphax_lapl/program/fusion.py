@@ -65,6 +65,7 @@ class Fusion:
         results: Sequence[int],
         arrays: Sequence[bool],
         side_by_side: Collection[int] = (),
+        kernels: Sequence[int] | None = None,
     ):
         """Find out what has several readers.
 
@@ -75,9 +76,12 @@ class Fusion:
             arrays: for every slot whether it can be held.
             side_by_side: results that are written beside others of the same sample, so that what
                 is evaluated with them is not vectorised.
+            kernels: for every entry of `results` which kernel reads it, or which of the branches of
+                one; if not given, each is read by another one.
         """
         self.steps, self.sizes, self.results = steps, sizes, results
         self.side_by_side = side_by_side
+        self.kernels = range(len(results)) if kernels is None else kernels
         readers = Counter(results)
         readers.update(slot for step in steps for slot in step.inputs)
         repeated = {
@@ -173,11 +177,11 @@ class Fusion:
         sliced = [False] * len(self.sizes)
         singly = [False] * len(self.sizes)
         counted = [0.0] * len(self.sizes)
-        for number, slot in enumerate(self.results):
+        for number, slot in zip(self.kernels, self.results, strict=True):
             kernels[slot] |= 1 << number
         for slot in self.side_by_side:
             singly[slot] = True
-        number = len(self.results)
+        number = max(self.kernels, default=-1) + 1
         for step in reversed(self.steps):
             own, times, slices, single = 0, 1.0, False, False
             for slot in step.outputs:

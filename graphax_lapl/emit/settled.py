@@ -1,0 +1,55 @@
+"""Operations on numbers that need not be carried out when a program runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from .recorded import Number
+
+__all__ = ["SUMS", "key_of", "settled"]
+
+#: Operations on known numbers that are carried out at once: positions are compared by them.
+COMPARISONS: dict[str, Callable[..., Any]] = {
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "not": np.bitwise_not,
+}
+SUMS = frozenset({"add", "add_any", "sub"})
+#: What is done with known positions.
+PLACES: dict[str, Callable[..., Any]] = {"add": np.add, "sub": np.subtract}
+
+
+def settled(name: str, operands: Sequence[Any]) -> Any:
+    """What an operation gives without being carried out, if it does."""
+    known = [not isinstance(operand, Number) for operand in operands]
+    if name == "select_n" and known[0]:
+        return operands[1 + int(operands[0])]
+    if name in COMPARISONS and all(known):
+        return COMPARISONS[name](*operands)
+    if name in PLACES and all(known) and all(np.asarray(x).dtype.kind == "i" for x in operands):
+        with np.errstate(over="ignore"):  # integers wrap
+            return PLACES[name](*operands)
+    if name in SUMS:
+        first, second = operands
+        if known[1] and second == 0:
+            return first
+        if known[0] and first == 0 and name != "sub":
+            return second
+    return None
+
+
+def key_of(operand: Any) -> Any:
+    """What makes two operands the same; zeros of both signs differ."""
+    if isinstance(operand, Number):
+        return operand.place
+    known = np.asarray(operand)
+    return known.dtype.str, known.tobytes()

@@ -1,0 +1,211 @@
+"""Numbers of many samples that are written side by side: branches, selections, concatenations."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from graphax_lapl import jacve
+from graphax_lapl.emit import packing
+from graphax_lapl.emit.small_programs import BATCH
+from tests.checks import primitives
+
+
+def draw(seed, *shape):
+    return jax.random.uniform(jax.random.key(seed), shape, jnp.float64, 0.3, 1.2)
+
+
+def compare(found, expected):
+    np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("shape", "stretches"), [((), 0), ((2, 4), 0), ((5, 5), 5), ((2, 3, 3), 3), ((3, 13), 6)]
+)
+def test_matrices_are_joined_by_rows(shape, stretches, monkeypatch):
+    monkeypatch.setattr(packing, "held", lambda value, sizes: lax.optimization_barrier(value))
+
+    def joined(x):
+        numbers = np.empty(shape, object)
+        for k, place in enumerate(np.ndindex(shape)):
+            numbers[place] = x * k if k % 4 else np.float64(k)
+        return packing.in_rows(numbers)
+
+    x = draw(3, 7)
+    table = np.arange(np.prod(shape, dtype=int)).reshape(shape)
+    expected = np.where(table % 4, np.multiply.outer(x, table), table)
+    found = jax.make_jaxpr(jax.vmap(joined))(x)
+    assert primitives(found.jaxpr, ("optimization_barrier",)).total() == stretches
+    np.testing.assert_array_equal(jax.vmap(joined)(x), expected)
+
+
+@pytest.mark.parametrize(
+    ("shape", "short"),
+    [
+        ((2, 2), True),
+        ((3, 8), True),
+        ((2, 3, 4), True),
+        ((8, 8), True),
+        ((), False),
+        ((6,), False),
+        ((1, 6), False),
+        ((6, 1), False),
+        ((9, 2), False),
+        ((2, 9), False),
+    ],
+)
+def test_short_rows(shape, short):
+    """Each is a branch, whose entries select theirs; equal numbers are selected together."""
+    numbers = np.empty(shape, object)
+    assert packing.has_short_rows(numbers) == short
+    if not short:
+        return
+    x = draw(26, BATCH, 4)
+    kinds = np.arange(numbers.size).reshape(shape) % 6
+
+    def matrix(row):
+        for place in np.ndindex(shape):
+            kind = kinds[place]
+            numbers[place] = row[kind] if kind < 4 else np.float64(-0.0 if kind < 5 else 7.0)
+        return packing.by_rows(numbers)
+
+    known = np.broadcast_to([-0.0, 7.0], (BATCH, 2))
+    expected = np.concatenate([x, known], axis=1)[:, kinds]
+    found = jax.vmap(matrix)(x)
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(np.signbit(found), np.signbit(expected))
+
+
+def mostly_known(x):
+    """Many entries are equal, zeros or constants, some of them zeros with a sign."""
+    return jnp.stack([2.0 * x[0] - x[1] * x[2], x[1] * x[2], -x[0] - 0.0 * x[2]])
+
+
+def full(n, m):
+    weights = 1.0 + np.arange(n * m).reshape(n, m) % 7
+    return lambda x: jnp.stack([jnp.dot(w * x, jnp.roll(x, k + 1)) for k, w in enumerate(weights)])
+
+
+def neighbours(n):
+    def fun(x):
+        return x * jnp.roll(x, 1) + 0.3 * jnp.roll(x, 2)
+
+    return lambda x: jnp.concatenate([fun(x)] * 2)[:n]
+
+
+@pytest.mark.parametrize("samples", [BATCH, 2**16])
+@pytest.mark.parametrize(
+    ("fun", "inputs"),
+    [
+        (mostly_known, 3),
+        (full(4, 4), 4),
+        (full(2, 7), 7),
+        (full(6, 7), 7),
+        (neighbours(11), 11),
+        (neighbours(5), 13),
+    ],
+    ids=["3x3", "4x4", "2x7", "6x7", "11x11", "5x13"],
+)
+def test_matrices_of_many_samples(fun, inputs, samples):
+    x = draw(21, samples, inputs)
+    run = jax.jit(jax.vmap(jacve(fun)))
+    compare(run(x), jax.jit(jax.vmap(jax.jacrev(fun)))(x))
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "apart", "inside", "outside"),
+    [
+        (3, 3, 2, True, True),
+        (4, 4, 2, False, True),
+        (4, 4, 4, False, True),
+        (6, 7, 7, False, True),
+        (13, 13, 3, True, True),
+        (13, 13, 13, False, False),
+        (10, 10, 2, False, False),
+        (9, 5, 5, False, False),
+        (6, 2, 2, False, False),
+        (2, 4, 2, True, True),
+        (2, 2, 2, True, True),
+        (1, 8, 8, False, False),
+    ],
+)
+def test_where_entries_are_selected(rows, columns, apart, inside, outside):
+    """Of every row so many entries are distinct, the others are zeros."""
+    x = draw(24, BATCH, rows, apart)
+
+    def matrix(row, beyond):
+        numbers = np.zeros((rows, columns), object)
+        for i in range(rows):
+            for j in range(apart):
+                numbers[i, (i + j) % columns] = row[i, j]
+        return packing.by_selection(numbers, beyond)
+
+    for beyond, expected in ((False, inside), (True, outside)):
+        found = jax.vmap(lambda row, beyond=beyond: matrix(row, beyond))
+        if not expected:
+            assert found(x) is None
+            continue
+        places = (np.arange(rows)[:, None] + np.arange(apart)) % columns
+        wanted = np.zeros((BATCH, rows, columns))
+        wanted[:, np.arange(rows)[:, None], places] = x
+        np.testing.assert_array_equal(found(x), wanted)
+
+
+def mirrored(x):
+    return jnp.exp(-x) * x[::-1]
+
+
+def ended(x):
+    """Entries at both ends that are no part of a diagonal."""
+    return jnp.concatenate([x[:1] * x[1:2], x[1:-1] * x[2:] - x[:-2], x[-1:] ** 2])
+
+
+@pytest.mark.parametrize(
+    ("fun", "size", "samples", "joined"),
+    [
+        (mirrored, 7, BATCH, True),
+        (mirrored, 8, BATCH, False),
+        (mirrored, 10, BATCH, True),
+        (mirrored, 8, 2**14, True),  # outside of the cache
+        (ended, 8, BATCH, True),
+    ],
+)
+def test_rows_that_are_whole_vectors_are_filled_as_arrays(fun, size, samples, joined):
+    x = draw(25, samples, size)
+    compiled = jax.jit(jax.vmap(jacve(fun))).lower(x).compile()
+    compare(compiled(x), jax.vmap(jax.jacfwd(fun))(x))
+    assert (" concatenate(" in compiled.as_text()) == joined
+
+
+def test_numbers_that_are_not_finite_stay_in_their_places():
+    x = draw(22, BATCH, 3).at[:, 1].set(jnp.inf).at[::2, 2].set(jnp.nan)
+    jacobian = jax.jit(jax.vmap(jacve(mostly_known)))(x)
+    np.testing.assert_array_equal(jacobian[:, 0, 0], 2.0)
+    np.testing.assert_array_equal(jacobian[:, 1, 1], x[:, 2])
+    np.testing.assert_array_equal(jacobian[:, 1, 2], jnp.inf)
+
+
+def test_dear_numbers_are_concatenated():
+    def fun(x):
+        return jnp.stack([jnp.exp(x[k] * x[0]) + jnp.exp(x[1] - x[k]) / x[2] for k in range(3)])
+
+    x = draw(23, BATCH, 3)
+    run = jax.jit(jax.vmap(jacve(fun)))
+    compare(run(x), jax.jit(jax.vmap(jax.jacrev(fun)))(x))
+    assert "select(" not in run.lower(x).compile().as_text()
+
+
+@pytest.mark.parametrize("size", [2, 100])
+def test_wide_matrices_of_few_samples(size):
+    """Every entry of a row selects its own."""
+
+    def band(x):
+        y = x * jnp.roll(x, 1) - jnp.roll(x, 2)
+        return y[:9]
+
+    points = draw(32, size, 13)
+    found = jax.jit(jax.vmap(jacve(band)))(points)
+    compare(found, jax.vmap(jax.jacrev(band))(points))
+    chosen = primitives(jax.make_jaxpr(jax.vmap(jacve(band)))(points).jaxpr, ("select_n",))
+    assert chosen
