@@ -7,7 +7,7 @@ import pytest
 from jax import lax
 
 from graphax_lapl import jacve, value_and_jacve
-from graphax_lapl.emit import innermost, small_programs, tape
+from graphax_lapl.emit import held_rows, innermost, small_programs
 from graphax_lapl.emit.numbers import computed, run_numbers, split
 from graphax_lapl.emit.small_programs import BATCH
 from graphax_lapl.emit.tape import Tape, TooLong
@@ -458,7 +458,7 @@ def test_what_rows_share():
 def test_dear_numbers_of_rows_are_worth_a_kernel(monkeypatch):
     points = draw(36, 1024, 4)
     held = numbers_held(membrane, points)
-    monkeypatch.setattr(tape, "DEAR", np.inf)
+    monkeypatch.setattr(held_rows, "DEAR", np.inf)
     assert held > numbers_held(membrane, points)
 
 

@@ -5,17 +5,16 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from jax import lax
 
-from ..program.fusion import CACHED, UNBOUNDED, Fusion, Step
+from ..program.fusion import CACHED, HOLDING, UNBOUNDED, Fusion, Step
 from ..program.regions import SINES
 from ..program.sines import SINES_SIZE
 from ..program.timings import KERNEL, expression_of
-from .array_forms import DEAR
+from .held_rows import JOINED_HELD, held_for_rows
 from .holding import BARRIERS_STAND, held
 from .numbers import BATCH, Numbers, filled, split
 from .recorded import (
@@ -44,8 +43,10 @@ CHOSEN_SHARE = 0.2
 CHUNKS = 3
 #: Chunks that a batch whose results are joined is worth: fewer save less than a loop costs.
 FAR = 8
-#: Of results and inputs: what is in memory where a batch of joined results is evaluated at once.
+#: Of results and inputs: what is in memory where a large batch of joined results is evaluated at
+#: once, and of results where most of it are sines.
 AT_ONCE = 2.0
+SINES_AT_ONCE = 0.5
 #: Bytes of an array up to which XLA's runtime hands no kernel to another thread.
 SMALL = 512
 #: Nanoseconds of holding a number of few samples where all kernels run on one thread, most numbers
@@ -56,11 +57,8 @@ STAGED_HELD = 64
 STAGING = 4 * KERNEL
 #: Nanoseconds of holding a number where more than a few kernels would be handed to other threads.
 FEW_HOLDING = KERNEL
-#: Nanoseconds of holding a number of many samples where branches of a kernel write rows, which
-#: evaluate what they share once. Dear numbers, which no branch vectorises, are worth a kernel.
-ROWS_HOLDING = 16 * KERNEL
-#: Most numbers that are held where kernels write them side by side.
-JOINED_HELD = 100
+#: Nanoseconds of holding a number that kernels write side by side in chunks.
+CHUNK_HOLDING = KERNEL if BARRIERS_STAND else HOLDING
 #: Operations whose operands may change places.
 COMMUTATIVE = frozenset({"add", "mul"})
 
@@ -155,7 +153,8 @@ class Tape:
 
         Where all results are joined, one kernel for each array evaluates most of what it needs by
         itself, and a loop over chunks runs on one core: they are evaluated in chunks only where
-        rows are written from much that is in memory, outside of the cache.
+        rows are written from much that is in memory, outside of the cache, or where most of it are
+        sines, which JAX does not keep.
 
         Args:
             results: numbers.
@@ -171,16 +170,21 @@ class Tape:
         everything = sum(numbers.size for numbers in results)
         packed = sum(numbers.size for numbers in results if numbers.size > 1)
         if joined.issuperset(wanted):
-            if not rows or samples * everything <= CACHED:
-                return samples
             held = self._worth_holding(needed, wanted, joined, results, samples, apart, rows)
-            if kept + stored + len(held) <= AT_ONCE * (everything + self.inputs):
+            stays = kept + stored + len(apart | held)
+            large = stays > AT_ONCE * (everything + self.inputs)
+            outside = samples * everything > CACHED
+            sines = len(apart) > kept + stored and stays > SINES_AT_ONCE * everything
+            if not rows or not ((large and outside) or sines):
                 return samples
-        held = self._worth_holding(needed, wanted, joined, results, samples, apart)
+        worth_holding = functools.partial(
+            self._worth_holding, needed, wanted, joined, results, apart=apart, holding=CHUNK_HOLDING
+        )
+        held = worth_holding(samples)
         together = len(apart | held) + kept + packed + everything
         # Fewer numbers are worth a pass through memory outside of the cache: what a chunk holds.
         inside = min(samples, max(least, CACHED // together))
-        chosen = len(self._worth_holding(needed, wanted, joined, results, inside, apart) - apart)
+        chosen = len(worth_holding(inside) - apart)
         if len(apart | held) > max(kept + stored, HELD_SHARE * everything):
             chunk = min(CACHED // together, int(CHUNK_SHARE * samples * everything / together))
         elif chosen <= max(stored, CHOSEN_SHARE * everything):
@@ -302,10 +306,11 @@ class Tape:
         needed, wanted, joined = self._needed(results)
         found = {operation.place for operation in needed if operation.is_sine}
         apart = found if sines else self._apart(needed, all_samples)
+        holding = HOLDING if samples == all_samples else CHUNK_HOLDING
         memory, stages = (
             (frozenset[int](), None)  # one kernel evaluates everything once
             if sines
-            else self._memory(needed, wanted, joined, results, samples, apart, rows)
+            else self._memory(needed, wanted, joined, results, samples, apart, rows, holding)
         )
         sine_and_cosine = sines or sine_and_cosine_from(min(samples, SINES_SIZE))
         operations = {operation.place: operation for operation in needed}
@@ -385,9 +390,10 @@ class Tape:
         samples: int,
         apart: Collection[int],
         rows: bool = False,
+        holding: float = HOLDING,
     ) -> tuple[Collection[int], Staged | None]:
         """What is written to memory, and the stages in which few samples are evaluated."""
-        memory = self._worth_holding(needed, wanted, joined, results, samples, apart, rows)
+        memory = self._worth_holding(needed, wanted, joined, results, samples, apart, rows, holding)
         arrays = sum(numbers.size > 1 for numbers in results)
         if not self._is_staged(results, samples):
             return memory, None
@@ -431,6 +437,7 @@ class Tape:
         samples: int,
         apart: Collection[int],
         rows: bool = False,
+        holding: float = HOLDING,
     ) -> set[int]:
         moves = [number.moves for number in self.numbers]
         # Where all is one kernel nothing is kept; where some is, most dear numbers are.
@@ -457,9 +464,9 @@ class Tape:
         fusion = Fusion(steps, [1] * len(moves), wanted, moves, joined, branches)
         fusion.shared.difference_update(apart)
         if rows:
-            return _held_for_rows(fusion, samples)
+            return held_for_rows(fusion, samples)
         if samples >= BATCH and joined:
-            return fusion.held_at(samples, JOINED_HELD)
+            return fusion.held_at(samples, JOINED_HELD, holding)
         if samples >= BATCH:
             return fusion.held_at(samples)
         if samples == 1:
@@ -476,21 +483,6 @@ class Tape:
         saved = _nanoseconds(fusion, flat) - _nanoseconds(fusion, many)
         price = STAGED_HOLDING * (len(many) - len(flat)) + STAGING
         return many if samples * saved > price else flat
-
-
-def _held_for_rows(fusion: Fusion, samples: int) -> set[int]:
-    """What is held where branches write rows: dear numbers first, which no branch vectorises."""
-    shared = set(fusion.shared)
-    dear = {step.outputs[0] for step in fusion.steps if step.nanoseconds >= DEAR}
-    fusion.shared = dear
-    held = fusion.held_at(samples, JOINED_HELD, KERNEL)
-    steps = [replace(step, kept=step.kept or step.outputs[0] in held) for step in fusion.steps]
-    unheld = [slot not in held for slot in range(len(fusion.sizes))]
-    others = Fusion(
-        steps, fusion.sizes, fusion.results, unheld, fusion.side_by_side, fusion.kernels
-    )
-    others.shared.intersection_update(shared)
-    return held | others.held_at(samples, JOINED_HELD - len(held), ROWS_HOLDING)
 
 
 def _nanoseconds(fusion: Fusion, held: Collection[int]) -> float:
