@@ -449,10 +449,10 @@ def test_what_rows_share():
     x = tape.input((3,), kind, True)
     shared = x[0] * x[1] + x[2]
     square = np.array([[shared * x[0], shared * x[1]], [shared * x[2], x[0] * x[2]]], object)
-    # The two operations of the first row's product and sum; the second row needs them once.
+    # A product and a sum: the first row's entries share them, or all three entries of one row.
     assert tape.shared_in_rows([square]) == 2
-    assert tape.shared_in_rows([square.ravel()]) == 0  # no rows
-    assert tape.shared_in_rows([square.T]) == 2
+    assert tape.shared_in_rows([square.ravel()]) == 4
+    assert tape.shared_in_rows([square.reshape(4, 1)]) == 0
 
 
 def test_dear_numbers_of_rows_are_worth_a_kernel(monkeypatch):

@@ -151,8 +151,8 @@ def in_rows(numbers: Numbers) -> Any:
 
 def has_short_rows(numbers: Numbers) -> bool:
     """Whether an array consists of a few rows of a few numbers."""
-    columns = numbers.shape[-1] if numbers.ndim > 1 else 1
-    return 1 < columns <= FUSED and 1 < numbers.size // columns <= FUSED
+    columns = numbers.shape[-1] if numbers.ndim else 1
+    return 1 < columns <= FUSED and numbers.size // columns <= FUSED
 
 
 def by_rows(numbers: Numbers) -> Any:

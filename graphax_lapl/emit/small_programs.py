@@ -166,7 +166,7 @@ def in_numbers(
             if recorded is not None:
                 stored = _stored(closed.jaxpr)
                 inside = recorded.has_sines_inside(size, stored)
-                rows = recorded.has_shared_rows() and not few and not inside
+                rows = recorded.has_shared_rows(size) and not few and not inside
                 if can_be_in_chunks() and not inside:
                     chunk = recorded.tape.chunk(recorded.results, size, BATCH, rows, stored)
             if recorded is not None and (arrays or inside or chunk < size):
@@ -293,9 +293,20 @@ class _Recorded(NamedTuple):
         inside = samples * everything <= CACHED
         return vectors and inside and FULL_VECTORS * entries < everything and is_compared(jaxpr)
 
-    def has_shared_rows(self) -> bool:
-        """Whether branches for every entry would evaluate much that a row needs once."""
+    def has_shared_rows(self, samples: int) -> bool:
+        """Whether branches for every entry would evaluate much that a row needs once.
+
+        Where all arrays are single rows, of gradients, entries are branches inside of the cache:
+        more is held for them, and evaluated along the samples. So they are beside single numbers,
+        kernels of their own that need much of the same.
+        """
         everything = sum(numbers.size for numbers in self.results)
+        if any(numbers.size == 1 for numbers in self.results):
+            return False
+        if samples * everything <= CACHED and all(
+            numbers.size == numbers.shape[-1] for numbers in self.results
+        ):
+            return False
         return self.tape.shared_in_rows(self.results) > SHARED * everything
 
     def join(self, samples: int, rows: bool, sines: bool) -> Callable[[Numbers], Any]:
@@ -323,7 +334,7 @@ class _Recorded(NamedTuple):
             found.size <= UNROLLED and is_selected(found, outside) for found in self.results
         )
         return self.tape.has_sines_inside(
-            self.results, samples, once, self.has_shared_rows(), stored
+            self.results, samples, once, self.has_shared_rows(samples), stored
         )
 
     def _may_select(self) -> bool:

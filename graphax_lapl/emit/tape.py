@@ -153,8 +153,8 @@ class Tape:
 
         Where all results are joined, one kernel for each array evaluates most of what it needs by
         itself, and a loop over chunks runs on one core: they are evaluated in chunks only where
-        rows are written from much that is in memory, outside of the cache, or where most of it are
-        sines, which JAX does not keep.
+        rows are written from much that is in memory, outside of the cache and since
+        `BARRIERS_STAND`, or where most of it are sines, which JAX does not keep.
 
         Args:
             results: numbers.
@@ -172,7 +172,7 @@ class Tape:
         if joined.issuperset(wanted):
             held = self._worth_holding(needed, wanted, joined, results, samples, apart, rows)
             stays = kept + stored + len(apart | held)
-            large = stays > AT_ONCE * (everything + self.inputs)
+            large = BARRIERS_STAND and stays > AT_ONCE * (everything + self.inputs)
             outside = samples * everything > CACHED
             sines = len(apart) > kept + stored and stays > SINES_AT_ONCE * everything
             if not rows or not ((large and outside) or sines):
@@ -461,11 +461,13 @@ class Tape:
                 )
         # A kernel that writes numbers side by side branches for each, or for each row of them.
         branches = branches_of(results, rows)
-        fusion = Fusion(steps, [1] * len(moves), wanted, moves, joined, branches)
+        beside = bool(joined) and (BARRIERS_STAND or all(place in joined for place in wanted))
+        side_by_side = joined if beside or samples < BATCH else ()
+        fusion = Fusion(steps, [1] * len(moves), wanted, moves, side_by_side, branches)
         fusion.shared.difference_update(apart)
         if rows:
             return held_for_rows(fusion, samples)
-        if samples >= BATCH and joined:
+        if beside and samples >= BATCH:
             return fusion.held_at(samples, JOINED_HELD, holding)
         if samples >= BATCH:
             return fusion.held_at(samples)
