@@ -69,6 +69,7 @@ def test_a_batch_of_numbers(size):
 @pytest.fixture
 def packed_in_chunks(one_device, monkeypatch):
     """Joined results are evaluated in chunks whatever is held for them."""
+    monkeypatch.setattr(tape, "BARRIERS_STAND", True)
     monkeypatch.setattr(tape, "CACHED", 1 << 14)
     monkeypatch.setattr(tape, "AT_ONCE", 0.0)
 
@@ -84,10 +85,14 @@ def test_results_that_are_joined(monkeypatch):
         return has_loop(fun, angles)
 
     assert not is_in_chunks()
+    monkeypatch.setattr(tape, "BARRIERS_STAND", True)
     monkeypatch.setattr(tape, "AT_ONCE", 0.5)
     assert not is_in_chunks()  # inside of the cache
     monkeypatch.setattr(tape, "CACHED", 1 << 14)
     assert is_in_chunks()
+    monkeypatch.setattr(tape, "BARRIERS_STAND", False)
+    assert not is_in_chunks()
+    monkeypatch.setattr(tape, "BARRIERS_STAND", True)
     monkeypatch.setattr(tape, "AT_ONCE", 2.0)
     assert not is_in_chunks()
 
