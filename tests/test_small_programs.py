@@ -455,6 +455,15 @@ def test_what_rows_share():
     assert tape.shared_in_rows([square.reshape(4, 1)]) == 0
 
 
+def test_sums_of_many_products_with_known_numbers():
+    tape = Tape()
+    (x,) = tape.input((1,), np.dtype(np.float64), True)
+    total = x * np.float64(2.0)
+    for k in range(1200):
+        total = total + x * np.float64(k + 3.0)
+    assert tape.scaled([np.array([total, x * x, x, np.float64(1.0)], object)]) == 1
+
+
 def test_dear_numbers_of_rows_are_worth_a_kernel(monkeypatch):
     points = draw(36, 1024, 4)
     held = numbers_held(membrane, points)

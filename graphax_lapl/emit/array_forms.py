@@ -27,8 +27,6 @@ WIDE = FUSED + 1
 DEAR = 0.8
 #: Of all entries: most zeros of results that are full.
 ZEROS = 0.5
-
-
 #: What picks or places entries one by one.
 PICKED = frozenset({"gather", "scatter", "scatter-add", "squeeze", "pad", "dynamic_slice"})
 

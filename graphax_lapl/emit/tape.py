@@ -250,20 +250,14 @@ class Tape:
 
     def scaled(self, results: Sequence[Numbers]) -> int:
         """How many results are sums of products with what no sample has of its own."""
-        made = {operation.place: operation for operation in self._operations}
-
-        @functools.cache
-        def is_scaled(place: int) -> bool:
-            operation = made.get(place)
-            if operation is None:
-                return False
+        scaled: set[int] = set()
+        for operation in self._operations:
             moving = [number.place for number in computed_of(operation.operands) if number.moves]
-            if operation.name in SUMS:
-                return all(map(is_scaled, moving))
-            return operation.name == "mul" and len(moving) < len(operation.operands)
-
+            product = operation.name == "mul" and len(moving) < len(operation.operands)
+            if product or (operation.name in SUMS and scaled.issuperset(moving)):
+                scaled.add(operation.place)
         entries = [number for numbers in results for number in computed_of(numbers.ravel())]
-        return sum(is_scaled(entry.place) for entry in entries)
+        return sum(entry.place in scaled for entry in entries)
 
     def _needed(self, results: Sequence[Numbers]) -> tuple[list[Operation], list[int], set[int]]:
         """The operations that results need, and the places of these, and of those in arrays."""
