@@ -166,7 +166,7 @@ def in_numbers(
             if recorded is not None:
                 stored = _stored(closed.jaxpr)
                 inside = recorded.has_sines_inside(size, stored)
-                rows = recorded.has_shared_rows(size) and not few and not inside
+                rows = not (few or inside) and recorded.has_shared_rows(size)
                 if can_be_in_chunks() and not inside:
                     chunk = recorded.tape.chunk(recorded.results, size, BATCH, rows, stored)
             if recorded is not None and (arrays or inside or chunk < size):
