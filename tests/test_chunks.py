@@ -62,7 +62,7 @@ def test_a_batch_of_numbers(size):
     axes = (0, 0, 0, None)
     fun = jax.vmap(value_and_jacve(links, argnums=(0, 1, 2, 3)), axes)
     assert has_loop(fun, *args)
-    jacobian = jax.vmap(jax.jacrev(links, (0, 1, 2, 3)), axes)(*args)
+    jacobian = jax.jit(jax.vmap(jax.jacrev(links, (0, 1, 2, 3)), axes))(*args)
     compare(jax.jit(fun)(*args), (jax.vmap(links, axes)(*args), jacobian))
 
 
@@ -77,7 +77,7 @@ def packed_in_chunks(one_device, monkeypatch):
 @pytest.mark.usefixtures("one_device")
 def test_results_that_are_joined(monkeypatch):
     angles = draw(2, SIZE, 4)
-    expected = jax.vmap(jax.jacrev(packed))(angles)
+    expected = jax.jit(jax.vmap(jax.jacrev(packed)))(angles)
 
     def is_in_chunks():
         fun = jax.vmap(jacve(packed))
@@ -137,7 +137,7 @@ def test_derivatives_of_chunks_and_batches_of_batches():
 
     compare(jax.jit(jax.grad(total(jacve)))(angles), jax.grad(total(jax.jacrev))(angles))
     twice = angles.reshape(1, SIZE, 4) + jnp.array([0.0, 1.0]).reshape(2, 1, 1)
-    expected = jax.vmap(jax.vmap(jax.jacrev(packed)))(twice)
+    expected = jax.jit(jax.vmap(jax.vmap(jax.jacrev(packed))))(twice)
     compare(jax.jit(jax.vmap(jax.vmap(jacve(packed))))(twice), expected)
 
 
@@ -163,7 +163,7 @@ def network(weights, x):
 
 
 def trace(weights, x):
-    return jnp.trace(jax.hessian(network, 1)(weights, x))
+    return jnp.trace(jax.jit(jax.hessian(network, 1))(weights, x))
 
 
 @pytest.fixture

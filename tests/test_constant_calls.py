@@ -39,13 +39,13 @@ def test_under_vmap(name):
         return jnp.sin(x) * CALLS[name](jnp.linspace(0.5, -1.0, 2))
 
     points = jnp.asarray([[0.3, 0.1], [1.0, -2.0], [0.0, 0.7]])
-    wanted = jax.vmap(jax.jacrev(fun))(points)
+    wanted = jax.jit(jax.vmap(jax.jacrev(fun)))(points)
     for jacobian in (gl.jacve(fun), jax.jit(gl.jacve(fun))):
         np.testing.assert_allclose(jax.vmap(jacobian)(points), wanted, rtol=1e-12)
-    hessians = jax.vmap(jax.hessian(lambda x: fun(x).sum()))(points)
+    hessians = jax.jit(jax.vmap(jax.hessian(lambda x: fun(x).sum())))(points)
     found = jax.vmap(gl.laplacian_ve(lambda x: fun(x).sum()))(points)
     np.testing.assert_allclose(found, jnp.trace(hessians, axis1=1, axis2=2), rtol=1e-12)
     moved = jax.vmap(jax.grad(lambda x: gl.jacve(fun)(x).sum()))(points)
     np.testing.assert_allclose(
-        moved, jax.vmap(jax.grad(lambda x: jax.jacrev(fun)(x).sum()))(points), rtol=1e-12
+        moved, jax.vmap(jax.grad(lambda x: jax.jit(jax.jacrev(fun))(x).sum()))(points), rtol=1e-12
     )

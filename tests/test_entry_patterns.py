@@ -107,7 +107,7 @@ def flat(fun: Callable[..., Any]) -> Callable[..., Any]:
 
 def check_pattern(fun: Callable[..., Any], order: str) -> tuple[int, int]:
     """Check values and positions; the number of entries, and of those that are ever there."""
-    expected = jax.vmap(jax.jacfwd(fun))(np.stack(POINTS))
+    expected = jax.jit(jax.vmap(jax.jacfwd(fun)))(np.stack(POINTS))
     sparse = jax.jit(jacve(fun, order, sparse_representation=True))
     ever = np.asarray(expected != 0).any(0)
     for x, dense in zip(POINTS[:4], expected[:4], strict=True):
@@ -134,7 +134,7 @@ def test_second_derivatives(fun: Callable[..., Any]) -> None:
         return jnp.sum(weights * jnp.sin(flat(fun)(x)))
 
     for x in POINTS[:2]:
-        expected = jax.jacfwd(jax.grad(energy))(x)
+        expected = jax.jit(jax.jacfwd(jax.grad(energy)))(x)
         assert_same(hessve(energy, sparse_representation=True)(x).todense(), expected)
         assert_same(laplacian_ve(energy)(x), jnp.trace(expected))
 
@@ -210,7 +210,7 @@ def by_fives(x: Any) -> Any:
 def test_integers_of_all_steps(fun: Callable[..., Any]) -> None:
     x = jnp.linspace(0.1, 1.0, 12)
     found = jax.tree.leaves(jacve(fun, order="reverse")(x))
-    for one, other in zip(found, jax.tree.leaves(jax.jacfwd(fun)(x)), strict=True):
+    for one, other in zip(found, jax.tree.leaves(jax.jit(jax.jacfwd(fun))(x)), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-12)
 
 

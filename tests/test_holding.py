@@ -218,7 +218,7 @@ def test_the_diagonal_of_a_batch_is_recognised():
     )
     leaves = jax.tree.leaves(blocks, is_leaf=lambda leaf: hasattr(leaf, "todense"))
     assert {leaf.nse for leaf in leaves} == {7}
-    dense = jax.jacfwd(jax.vmap(problem.fun), problem.argnums)(*batch)
+    dense = jax.jit(jax.jacfwd(jax.vmap(problem.fun), problem.argnums))(*batch)
     for leaf, expected in zip(leaves, jax.tree.leaves(dense), strict=True):
         np.testing.assert_allclose(leaf.todense(), expected, rtol=1e-10, atol=1e-12)
 
@@ -244,7 +244,7 @@ def test_an_array_is_compared_with_its_own_maximum(order):
     samples = np.stack([x, 0.8 * x])
     found = jax.jit(jax.vmap(jacve(fun, order=order)))(samples)
     with jax.disable_jit():  # each operation on its own, with one rounding
-        expected = jax.vmap(jax.jacrev(fun))(samples)
+        expected = jax.jit(jax.vmap(jax.jacrev(fun)))(samples)
     for ours, jaxs in zip(found, expected, strict=True):
         np.testing.assert_allclose(ours, jaxs, rtol=1e-12, atol=1e-12)
 
@@ -269,13 +269,13 @@ def test_columns_of_a_narrow_place_meet_its_metric_as_they_are_stored():
         return jnp.tanh(jnp.tanh(x @ first) @ second) @ last
 
     def trace(x):
-        return jnp.trace(jax.hessian(fun)(x))
+        return jnp.trace(jax.jit(jax.hessian(fun))(x))
 
     text = str(jax.make_jaxpr(jax.vmap(laplacian_ve(fun)))(xs))
     assert re.search(r"\[3,5,6\] = dot_general", text)  # the metric is 6 x 6
     assert not re.search(r"\[3,\d+,\d+\] = transpose", text)
     np.testing.assert_allclose(
-        jax.vmap(laplacian_ve(fun))(xs), jax.vmap(trace)(xs), rtol=1e-9, atol=1e-9
+        jax.vmap(laplacian_ve(fun))(xs), jax.jit(jax.vmap(trace))(xs), rtol=1e-9, atol=1e-9
     )
 
 
@@ -294,7 +294,7 @@ def test_columns_of_convolutions_are_stored_as_they_are_pushed():
         return jax.vmap(laplacian_ve(fun, argnums=1), (None, 0))(kernels, xs)
 
     def trace(x):
-        return jnp.trace(jax.hessian(fun, 1)((first, second), x).reshape(64, 64))
+        return jnp.trace(jax.jit(jax.hessian(fun, 1))((first, second), x).reshape(64, 64))
 
     # 64 columns through the first convolution, and the slope behind it.
     text = str(jax.make_jaxpr(laplacian)((first, second), xs))

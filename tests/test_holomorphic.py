@@ -64,7 +64,7 @@ NEITHER: dict[str, Function] = {
 @pytest.mark.parametrize("name", HOLOMORPHIC)
 def test_jacobian(name: str, order: str) -> None:
     fun = HOLOMORPHIC[name]
-    expected = jax.jacrev(fun, holomorphic=True)(Z)
+    expected = jax.jit(jax.jacrev(fun, holomorphic=True))(Z)
     assert_same(jacve(fun, order, holomorphic=True)(Z), expected, tolerance=1e-12)
     value, found = value_and_jacve(fun, order, holomorphic=True)(Z)
     assert_same((value, found), (fun(Z), expected), tolerance=1e-12)
@@ -74,14 +74,14 @@ def test_jacobian(name: str, order: str) -> None:
 @pytest.mark.parametrize("name", HOLOMORPHIC)
 def test_hessian(name: str, order: str) -> None:
     fun = HOLOMORPHIC[name]
-    expected = jax.hessian(fun, holomorphic=True)(Z)
+    expected = jax.jit(jax.hessian(fun, holomorphic=True))(Z)
     assert_same(hessve(fun, order, holomorphic=True)(Z), expected, tolerance=1e-12)
 
 
 @pytest.mark.parametrize("name", ["layers", "loop", "quotient", "solve"])
 def test_sparse_and_batched_hessians(name: str) -> None:
     fun = HOLOMORPHIC[name]
-    reference = jax.hessian(fun, holomorphic=True)
+    reference = jax.jit(jax.hessian(fun, holomorphic=True))
     sparse = hessve(fun, holomorphic=True, sparse_representation=True)(Z)
     assert_same(sparse.todense().reshape(reference(Z).shape), reference(Z), tolerance=1e-12)
     batch = np.stack([Z, 1.1 * Z])
@@ -171,7 +171,7 @@ WITH_INTEGERS: dict[str, tuple[Function, tuple[Any, ...], Any]] = {
 @pytest.mark.parametrize("name", WITH_INTEGERS)
 def test_integers(name: str) -> None:
     fun, args, argnums = WITH_INTEGERS[name]
-    expected = jax.jacrev(fun, argnums, allow_int=True)(*args)
+    expected = jax.jit(jax.jacrev(fun, argnums, allow_int=True))(*args)
     for order in ("auto", "forward", "search", "compressed"):
         if order == "compressed" and name == "in a pytree":
             continue  # a complex input
@@ -189,7 +189,9 @@ def test_batches_counts_and_sparse_results_beside_integers() -> None:
 
     operator = jacve(fun, argnums=(0, 1), has_aux=True, count_ops=True, allow_int=True)
     found, aux, counts = operator(X, N)
-    assert_same((found, aux), (jax.jacrev(lambda *a: fun(*a)[0], (0, 1), allow_int=True)(X, N), N))
+    assert_same(
+        (found, aux), (jax.jit(jax.jacrev(lambda *a: fun(*a)[0], (0, 1), allow_int=True))(X, N), N)
+    )
     assert counts.muls >= 0
     sparse = jacve(fun, argnums=(0, 1), has_aux=True, allow_int=True, sparse_representation=True)
     (first, second), _ = sparse(X, N)
@@ -197,7 +199,7 @@ def test_batches_counts_and_sparse_results_beside_integers() -> None:
     assert second.nse == 0
     batch = (np.stack([X, 2 * X]), np.stack([N, N]))
     mapped = jax.vmap(jacve(lambda *a: fun(*a)[0], argnums=(0, 1), allow_int=True))(*batch)
-    expected = jax.vmap(jax.jacrev(lambda *a: fun(*a)[0], (0, 1), allow_int=True))(*batch)
+    expected = jax.jit(jax.vmap(jax.jacrev(lambda *a: fun(*a)[0], (0, 1), allow_int=True)))(*batch)
     assert_same(mapped, expected)
     ours = jax.grad(
         lambda x: jacve(fun, argnums=(0, 1), has_aux=True, allow_int=True)(x, N)[0][0].sum()

@@ -143,7 +143,7 @@ def test_shard_map(name: str) -> None:
 
 def test_shard_map_without_jit() -> None:
     fun = SHARDED["rows"][0]
-    assert_same(jacve(fun)(V), jax.jacfwd(lambda x: plain(x * x))(V))
+    assert_same(jacve(fun)(V), jax.jit(jax.jacfwd(lambda x: plain(x * x)))(V))
 
 
 # -- collectives over a mapped axis ---------------------------------------------------------------
@@ -170,7 +170,7 @@ def test_collectives_that_carry_no_derivative() -> None:
         return jnp.tanh(x * held), (lax.axis_index("i"), lax.psum(x, "i"))
 
     found = jax.vmap(jacve(fun, has_aux=True), axis_name="i")(M)
-    assert_same(found, jax.vmap(jax.jacrev(fun, has_aux=True), axis_name="i")(M))
+    assert_same(found, jax.jit(jax.vmap(jax.jacrev(fun, has_aux=True), axis_name="i"))(M))
 
 
 def test_collectives_inside_of_the_map() -> None:
@@ -281,4 +281,4 @@ def test_root_of_an_elementwise_function_is_diagonal() -> None:
     second = hessve(total, sparse_representation=True, strict=True)(V)
     assert first.nse == second.nse == V.size
     assert_same(first.todense(), jax.jacrev(root)(V))
-    assert_same(second.todense(), jax.hessian(total)(V))
+    assert_same(second.todense(), jax.jit(jax.hessian(total))(V))

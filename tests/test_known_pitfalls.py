@@ -28,7 +28,7 @@ def check(fun: Callable[..., Any], *args: Any, argnums: Any = 0, tolerance: floa
 
 def check_eagerly(fun: Callable[..., Any], *args: Any, argnums: Any = 0) -> None:
     """The same with the arguments as they are, not traced."""
-    expected = jax.jacrev(fun, argnums)(*args)
+    expected = jax.jit(jax.jacrev(fun, argnums))(*args)
     for order in ORDERS:
         assert_same(jacve(fun, order=order, argnums=argnums)(*args), expected, context=order)
 
@@ -221,7 +221,9 @@ AT_A_KINK = {
 def test_at_a_kink(name: str) -> None:
     fun, point = AT_A_KINK[name]
     x = np.array(point)
-    forward, reverse = jax.jit(lambda x: (jax.jacfwd(fun)(x), jax.jacrev(fun)(x)))(x)
+    forward, reverse = jax.jit(
+        lambda x: (jax.jit(jax.jacfwd(fun))(x), jax.jit(jax.jacrev(fun))(x))
+    )(x)
     assert_same(forward, reverse, tolerance=1e-15)
     check(fun, x)
 
@@ -321,7 +323,7 @@ def test_packed(name: str) -> None:
 def test_packed_batch(name: str) -> None:
     fun, x = PACKED[name]
     batch = x + 0.1 * np.arange(3.0)[:, None]
-    expected = jax.vmap(jax.jacrev(fun))(batch)
+    expected = jax.jit(jax.vmap(jax.jacrev(fun)))(batch)
     assert_same(jax.vmap(jacve(fun))(batch), expected, tolerance=1e-12)
 
 
@@ -368,7 +370,7 @@ def test_a_rule_that_insists_on_what_stands_still() -> None:
     x = jnp.array([0.3, 0.7])
     for order in ("forward", "reverse"):
         found = jacve(lambda x: jnp.exp(scaled(x, jnp.ones(2))), order=order)(x)
-        assert_same(found, jax.jacfwd(lambda x: jnp.exp(jnp.sin(x)))(x))
+        assert_same(found, jax.jit(jax.jacfwd(lambda x: jnp.exp(jnp.sin(x))))(x))
 
 
 def test_sign_of_a_complex_number() -> None:
@@ -381,7 +383,7 @@ def test_sign_of_a_complex_number() -> None:
     check(parts, np.array([0.3, -1.2, 0.0]), np.array([0.5, 0.0, 0.0]), argnums=(0, 1))
     x, y = np.array([0.3, -1.2]), np.array([0.5, 0.7])
     found = hessve(lambda x: jnp.sum(jnp.sin(parts(x, y)[0])))(x)
-    assert_same(found, jax.hessian(lambda x: jnp.sum(jnp.sin(parts(x, y)[0])))(x))
+    assert_same(found, jax.jit(jax.hessian(lambda x: jnp.sum(jnp.sin(parts(x, y)[0]))))(x))
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def test_a_program_that_holds_arrays_runs_as_exported():
     arguments = problem.sample(jax.random.key(1), (BATCH,), jnp.float64)
     fun = jax.vmap(jacve(problem.fun, argnums=problem.argnums))
     program = exported(fun, *arguments)
-    expected = jax.vmap(jax.jacfwd(problem.fun, problem.argnums))(*arguments)
+    expected = jax.jit(jax.vmap(jax.jacfwd(problem.fun, problem.argnums)))(*arguments)
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12),
         program.call(*arguments),

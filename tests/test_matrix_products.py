@@ -28,7 +28,9 @@ def network(params: Params, x: Array) -> Array:
 
 def trace(params: Params, x: Array) -> Array:
     """The Laplacian by JAX's Hessian."""
-    hessian = jax.hessian(lambda flat: network(params, flat.reshape(x.shape)))(x.reshape(-1))
+    hessian = jax.jit(jax.hessian(lambda flat: network(params, flat.reshape(x.shape))))(
+        x.reshape(-1)
+    )
     return jnp.trace(hessian)
 
 
@@ -128,7 +130,7 @@ def test_a_vector_is_scaled_before_the_weights_where_it_stands_between() -> None
 
     for order in ("auto", "forward", "reverse", "markowitz"):
         found = jacve(fun, order=order)(x)
-        assert jnp.allclose(found, jax.jacfwd(fun)(x), rtol=1e-12, atol=1e-12)
+        assert jnp.allclose(found, jax.jit(jax.jacfwd(fun))(x), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +149,7 @@ def test_a_matrix_times_a_vector_is_the_same(precision: Any) -> None:
     )
     for argnums in (0, 1):
         found = jacve(fun, argnums=argnums)(w, x)
-        assert jnp.allclose(found, jax.jacrev(fun, argnums)(w, x), rtol=1e-12, atol=1e-12)
+        assert jnp.allclose(found, jax.jit(jax.jacrev(fun, argnums))(w, x), rtol=1e-12, atol=1e-12)
 
 
 def narrow(x: Array, weights: list[Array]) -> Array:
@@ -183,7 +185,7 @@ def test_columns_of_a_single_input_pass_behind_weights() -> None:
     text = compiled.as_text()
     assert text.count("contracting_dims = [1] x [0]") == 2
     assert "stablehlo.transpose" not in text
-    expected = jax.jacfwd(narrow)(x, weights)
+    expected = jax.jit(jax.jacfwd(narrow))(x, weights)
     assert jnp.allclose(compiled.compile()(x, weights), expected, rtol=1e-12, atol=1e-12)
 
 
@@ -204,16 +206,16 @@ def test_sums_of_columns_lie_as_their_product_reads_them() -> None:
     text = batched.lower(xs, weights).as_text()
     assert "tensor<3x6x24xf64>" in text
     assert "tensor<3x24x6xf64>" not in text
-    expected = jax.vmap(lambda x: jnp.trace(jax.hessian(gated)(x, weights)))(xs)
+    expected = jax.vmap(lambda x: jnp.trace(jax.jit(jax.hessian(gated))(x, weights)))(xs)
     assert jnp.allclose(batched(xs, weights), expected, rtol=1e-12, atol=1e-12)
 
     def loss(operator: Callable[..., Array], weights: list[Array]) -> Array:
         return jnp.mean(jax.vmap(operator, (0, None))(xs, weights) ** 2)
 
     found = jax.grad(lambda w: loss(laplacian_ve(gated), w))(weights)
-    gradient = jax.grad(lambda w: loss(lambda x, w: jnp.trace(jax.hessian(gated)(x, w)), w))(
-        weights
-    )
+    gradient = jax.grad(
+        lambda w: loss(lambda x, w: jnp.trace(jax.jit(jax.hessian(gated))(x, w)), w)
+    )(weights)
     for ours, other in zip(found, gradient, strict=True):
         assert jnp.allclose(ours, other, rtol=1e-10, atol=1e-10)
 
@@ -248,7 +250,9 @@ def test_a_table_of_reactions_is_multiplied_whole() -> None:
         return weights @ jnp.exp(table @ jnp.sin(x))
 
     derivative = jax.jit(jax.vmap(jacve(rates)))
-    assert jnp.allclose(derivative(xs), jax.vmap(jax.jacfwd(rates))(xs), rtol=1e-12, atol=1e-12)
+    assert jnp.allclose(
+        derivative(xs), jax.jit(jax.vmap(jax.jacfwd(rates)))(xs), rtol=1e-12, atol=1e-12
+    )
     text = derivative.lower(xs).as_text()
     assert "stablehlo.scatter" not in text
     assert "stablehlo.gather" not in text
@@ -285,7 +289,9 @@ def test_a_product_is_made_in_the_order_of_the_overlay_that_reads_it() -> None:
 
     xs = jax.random.uniform(keys[4], (3, 4), jnp.float64, 0.5, 1.0)
     derivative = jax.jit(jax.vmap(jacve(rates, order="markowitz")))
-    assert jnp.allclose(derivative(xs), jax.vmap(jax.jacfwd(rates))(xs), rtol=1e-12, atol=1e-12)
+    assert jnp.allclose(
+        derivative(xs), jax.jit(jax.vmap(jax.jacfwd(rates)))(xs), rtol=1e-12, atol=1e-12
+    )
     text = derivative.lower(xs).as_text()
     assert "(tensor<3x4x5xf64>) -> tensor<3x5x4xf64>" not in text  # nothing is transposed behind
 
@@ -379,7 +385,7 @@ def test_columns_meet_a_metric_that_all_samples_share() -> None:
         return laplacian_ve(lambda x: fun(params, x), weights=weights)(x)
 
     def expected(params: list[Array], x: Array) -> Array:
-        return jnp.sum(params[0] @ params[0].T * jax.hessian(lambda x: fun(params, x))(x))
+        return jnp.sum(params[0] @ params[0].T * jax.jit(jax.hessian(lambda x: fun(params, x)))(x))
 
     def loss(operator: Callable[..., Array], params: list[Array]) -> Array:
         return jnp.mean(jax.vmap(operator, (None, 0))(params, xs) ** 2)

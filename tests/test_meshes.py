@@ -93,7 +93,7 @@ def test_values_and_types(name: str, mesh: jax.sharding.Mesh) -> None:
     def scalar(x: Any) -> Any:
         return jnp.sum(fun(x) ** 2)
 
-    expected = jax.jacrev(fun)(X), jax.jacrev(jax.grad(scalar))(X)
+    expected = jax.jit(jax.jacrev(fun))(X), jax.jit(jax.jacrev(jax.grad(scalar)))(X)
     with jax.set_mesh(mesh):
         x = put(mesh, X, "i", None)
         jacobian, hessian = jax.jit(lambda x: (jacve(fun)(x), hessve(scalar)(x)))(x)
@@ -113,7 +113,7 @@ def test_without_a_mesh_in_context(mesh: jax.sharding.Mesh) -> None:
         return {"y": jnp.tanh(x @ w)}
 
     value, found = value_and_jacve(fun, argnums=(0, 1))(x, w)
-    assert_same(found, jax.jacfwd(fun, (0, 1))(X, W))
+    assert_same(found, jax.jit(jax.jacfwd(fun, (0, 1)))(X, W))
     assert_same(value, fun(X, W))
     assert lies(value["y"]) == ("i", "k")
     assert lies(found["y"][1]) == ("i", "k", None, None)
@@ -134,7 +134,7 @@ def test_what_the_function_says_holds(mesh: jax.sharding.Mesh) -> None:
     v, w = X[:, :2], W[:2, :2]
     with pytest.MonkeyPatch.context() as patch, jax.set_mesh(mesh):
         patch.setitem(globals(), "W", w)
-        expected = jax.jacfwd(lambda x: fun(x, meshed=False))(v)
+        expected = jax.jit(jax.jacfwd(lambda x: fun(x, meshed=False)))(v)
         value, found = jax.jit(value_and_jacve(said))(put(mesh, v, "i"))
     assert_same(found, expected)
     assert lies(value) == (None, "i")
@@ -152,7 +152,7 @@ def test_parameters_that_are_closed_over(mesh: jax.sharding.Mesh) -> None:
         return jnp.mean(jax.vmap(laplacian(energy))(x) ** 2)
 
     def reference(fun: Any) -> Any:
-        return lambda x: jnp.trace(jax.hessian(fun)(x))
+        return lambda x: jnp.trace(jax.jit(jax.hessian(fun))(x))
 
     w = RNG.normal(size=(3, 3))
     expected = jax.grad(loss)(w, X, reference)
@@ -172,7 +172,7 @@ def test_many_samples(mesh: jax.sharding.Mesh) -> None:
 
     samples = RNG.uniform(size=(256, 3))
     found = jax.jit(jax.vmap(jacve(fun)))(put(mesh, samples, "i"))
-    assert_same(found, jax.vmap(jax.jacfwd(fun))(samples))
+    assert_same(found, jax.jit(jax.vmap(jax.jacfwd(fun)))(samples))
     assert lies(found) == ("i", None, None)
 
 
@@ -215,7 +215,7 @@ def test_other_operators(mesh: jax.sharding.Mesh) -> None:
         ]
 
     weights = np.linspace(1.0, 2.0, 6)
-    hessian, slope = jax.hessian(fun)(V), jax.grad(fun)(V)
+    hessian, slope = jax.jit(jax.hessian(fun))(V), jax.grad(fun)(V)
     trace, weighted = np.trace(hessian), np.sum(weights * np.diag(hessian))
     expected = [
         np.diag(hessian),
@@ -255,8 +255,8 @@ def test_among_manual_and_automatic_axes() -> None:
     with jax.set_mesh(mesh):
         found = jax.jit(mapped)(put(mesh, X, "i", "k"))
         outside = jax.jit(jacve(around))(put(mesh, V, "i"))
-    assert_same(found, jax.vmap(jax.jacfwd(fun))(X))
-    assert_same(outside, jax.jacfwd(lambda x: jnp.sin(x * jnp.sum(x)))(V))
+    assert_same(found, jax.jit(jax.vmap(jax.jacfwd(fun)))(X))
+    assert_same(outside, jax.jit(jax.jacfwd(lambda x: jnp.sin(x * jnp.sum(x))))(V))
     assert lies(outside) == ("i", None)
 
 
@@ -265,7 +265,7 @@ def test_plans_do_not_depend_on_where_arrays_lie(mesh: jax.sharding.Mesh) -> Non
     x = put(mesh, X, "i")
     plan = make_plan(fun, x, order="compressed")
     assert plan.counts.muls == make_plan(fun, X, order="compressed").counts.muls
-    assert_same(plan.compile()(x), jax.jacfwd(fun)(X))
+    assert_same(plan.compile()(x), jax.jit(jax.jacfwd(fun))(X))
     assert isinstance(jax.typeof(x).sharding.mesh, AbstractMesh)
     with jax.set_mesh(mesh):
         abstract = jax.ShapeDtypeStruct(X.shape, X.dtype, sharding=NamedSharding(mesh, P("i")))

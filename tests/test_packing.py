@@ -174,7 +174,7 @@ def ended(x):
 def test_rows_that_are_whole_vectors_are_filled_as_arrays(fun, size, samples, joined):
     x = draw(25, samples, size)
     compiled = jax.jit(jax.vmap(jacve(fun))).lower(x).compile()
-    compare(compiled(x), jax.vmap(jax.jacfwd(fun))(x))
+    compare(compiled(x), jax.jit(jax.vmap(jax.jacfwd(fun)))(x))
     assert (" concatenate(" in compiled.as_text()) == joined
 
 

@@ -148,7 +148,7 @@ def test_hidden_difference(name: str) -> None:
     make, settings = FAMILIES[name]
     for setting in [*settings, *settings]:
         fun = make(setting)
-        expected = jax.jacfwd(fun)(X)
+        expected = jax.jit(jax.jacfwd(fun))(X)
         for order in ("forward", "reverse"):
             result = jacve(fun, order=order)(X)
             # The float32 in one case is as exact as float32 is.
@@ -159,7 +159,7 @@ def test_hidden_difference(name: str) -> None:
 def test_backward_pass_of_a_custom_vjp() -> None:
     for slope in (1.0, 5.0, 1.0):
         fun = with_backward(slope)
-        assert_same(jacve(fun)(X), jax.jacrev(fun)(X), context=str(slope))
+        assert_same(jacve(fun)(X), jax.jit(jax.jacrev(fun))(X), context=str(slope))
 
 
 def test_side_input_is_no_constant() -> None:
@@ -172,7 +172,7 @@ def test_side_input_is_no_constant() -> None:
 def test_integer_side_input_is_no_constant() -> None:
     jacobian = jacve(lambda x, i: x[i] ** 2)
     for i in (0, 2, 3):
-        assert_same(jacobian(X, np.int64(i)), jax.jacfwd(lambda x, i: x[i] ** 2)(X, i))
+        assert_same(jacobian(X, np.int64(i)), jax.jit(jax.jacfwd(lambda x, i: x[i] ** 2))(X, i))
 
 
 def test_sign_of_a_zero() -> None:
@@ -197,7 +197,7 @@ def test_one_function_with_several_shapes_and_dtypes() -> None:
 
     jacobian = jacve(fun)
     for x in (X, X[:2], M, X.astype(np.float32), X[:0], X[0], M[:1]):
-        assert_same(jacobian(x), jax.jacfwd(fun)(x), tolerance=1e-6)
+        assert_same(jacobian(x), jax.jit(jax.jacfwd(fun))(x), tolerance=1e-6)
 
 
 def test_one_function_with_several_argnums_and_orders() -> None:
@@ -207,7 +207,9 @@ def test_one_function_with_several_argnums_and_orders() -> None:
     for argnums in (0, 1, (0,), (0, 1), (1, 0), -1):
         for order in ("forward", "reverse", "markowitz"):
             result = jacve(fun, order=order, argnums=argnums)(X, X[::-1])
-            assert_same(result, jax.jacfwd(fun, argnums)(X, X[::-1]), context=f"{argnums} {order}")
+            assert_same(
+                result, jax.jit(jax.jacfwd(fun, argnums))(X, X[::-1]), context=f"{argnums} {order}"
+            )
 
 
 def test_same_arrays_as_two_arguments() -> None:
@@ -217,7 +219,7 @@ def test_same_arrays_as_two_arguments() -> None:
         return jnp.sin(x) * y**2
 
     x = jnp.asarray(X)
-    assert_same(jacve(fun, argnums=(0, 1))(x, x), jax.jacfwd(fun, (0, 1))(x, x))
+    assert_same(jacve(fun, argnums=(0, 1))(x, x), jax.jit(jax.jacfwd(fun, (0, 1)))(x, x))
 
 
 def test_more_functions_than_the_cache_holds() -> None:

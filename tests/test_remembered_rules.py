@@ -231,7 +231,7 @@ def test_rules_that_read_what_changes() -> None:
 
     one, other = [2.0], [2.0]
     derivative = lambda c: jax.grad(lambda x: jacve(reading(c))(x).sum())(X)  # noqa: E731
-    expected = lambda c: jax.grad(lambda x: jax.jacrev(reading(c))(x).sum())(X)  # noqa: E731
+    expected = lambda c: jax.jit(jax.grad(lambda x: jax.jacrev(reading(c))(x).sum()))(X)  # noqa: E731
     for first, second in ((2.0, 2.0), (3.0, 2.0), (3.0, 3.0), (2.0, 3.0)):
         one[0], other[0] = first, second
         for cell in (one, other):

@@ -88,7 +88,7 @@ def test_few_samples(size):
 
     points = 1.0 + jnp.abs(draw(11, size, 3))
     found = jax.jit(jax.vmap(jacve(steps)))(points)
-    compare(found, jax.vmap(jax.jacrev(steps))(points))
+    compare(found, jax.jit(jax.vmap(jax.jacrev(steps)))(points))
 
 
 @pytest.mark.parametrize("order", ["forward", "reverse"])
@@ -223,7 +223,7 @@ def test_slopes_of_error_functions_in_numbers():
 
     assert computed(jax.make_jaxpr(slope)(0.5).jaxpr) > 0
     x = draw(4, 300, 2)
-    compare(jax.jit(jax.vmap(jacve(fun)))(x), jax.vmap(jax.jacrev(fun))(x))
+    compare(jax.jit(jax.vmap(jacve(fun)))(x), jax.jit(jax.vmap(jax.jacrev(fun)))(x))
 
 
 def kinetics(x):
@@ -250,7 +250,7 @@ def test_no_result_of_a_batch_is_in_memory_before_its_array(fun, size, most):
         else draw(6, 600, size)
     )
     call = jax.jit(jax.vmap(jacve(fun))).lower(x).compile()
-    expected = jax.vmap(jax.jacrev(fun))(x)
+    expected = jax.jit(jax.vmap(jax.jacrev(fun)))(x)
     np.testing.assert_allclose(call(x), expected, rtol=1e-10, atol=1e-10)
     assert call.memory_analysis().temp_size_in_bytes <= most * x.shape[0] * x.dtype.itemsize
 
@@ -283,7 +283,10 @@ def test_a_batch_is_traced_as_a_batch_alone():
     assert float(jax.jit(fun)(x[0])) == 2.0 * x[0]
     assert traced == ["one"]
     # Under derivatives, inside and outside of the batch, and where a jitted call is batched later.
-    for derivative in (jax.vmap(jax.grad(fun)), jax.grad(lambda x: jnp.sum(jax.vmap(fun)(x)))):
+    for derivative in (
+        jax.vmap(jax.grad(fun)),
+        jax.grad(lambda x: jnp.sum(jax.jit(jax.vmap(fun))(x))),
+    ):
         np.testing.assert_array_equal(derivative(x), np.full(3, 2.0))
     compiled = jax.jit(jax.vmap(fun))
     np.testing.assert_array_equal(jax.grad(lambda x: jnp.sum(compiled(x)))(x), np.full(3, 2.0))
@@ -302,7 +305,7 @@ def test_entries_picked_by_known_places_are_numbers(size, gathers):
     inputs = draw(30, BATCH, size)
     fun = jax.vmap(jacve(neighbours))
     found = jax.jit(fun)(inputs)
-    compare(found, jax.vmap(jax.jacrev(neighbours))(inputs))
+    compare(found, jax.jit(jax.vmap(jax.jacrev(neighbours)))(inputs))
     program = jax.jit(fun).lower(inputs).compile().as_text()
     assert (" gather(" in program) == gathers
 
@@ -337,8 +340,8 @@ def mass_action(c):
 def test_rates_of_reactions_are_numbers(fun):
     inputs = draw(32, BATCH, 5 if fun is reactions else 4)
     found = jax.jit(jax.vmap(jacve(fun)))
-    compare(found(inputs), jax.vmap(jax.jacrev(fun))(inputs))
-    compare(jax.jit(jacve(fun))(inputs[0]), jax.jacrev(fun)(inputs[0]))
+    compare(found(inputs), jax.jit(jax.vmap(jax.jacrev(fun)))(inputs))
+    compare(jax.jit(jacve(fun))(inputs[0]), jax.jit(jax.jacrev(fun))(inputs[0]))
     program = found.lower(inputs).compile().as_text()
     assert " scatter(" not in program
     assert " reduce-window(" not in program
@@ -414,7 +417,7 @@ def barriers(fun, *args):
 @pytest.mark.parametrize("size", [2, 64, BATCH, 4096])
 def test_runge_kutta_steps(fun, inputs, size):
     points = draw(31, size, inputs)
-    compare(jax.jit(jax.vmap(jacve(fun)))(points), jax.vmap(jax.jacrev(fun))(points))
+    compare(jax.jit(jax.vmap(jacve(fun)))(points), jax.jit(jax.vmap(jax.jacrev(fun)))(points))
 
 
 def numbers_held(fun, *args):
@@ -490,7 +493,7 @@ def test_what_one_operation_reads_is_not_evaluated_for_every_entry(fun, size, de
     """XLA evaluates a number of one reader with it, in each branch of the kernel of a matrix."""
     points = jnp.linspace(-1.0, 1.0, 4096 * size).reshape(4096, size)
     run = jax.jit(jax.vmap(jacve(fun)))
-    compare(run(points), jax.vmap(jax.jacfwd(fun))(points))
+    compare(run(points), jax.jit(jax.vmap(jax.jacfwd(fun)))(points))
     text = run.lower(points).compile().as_text()
     kernels = [part for part in text.split("\n\n") if "concatenate(" in part]
     assert kernels
@@ -524,7 +527,7 @@ def test_few_sines_are_evaluated_where_they_are_read(fun):
     for size in (SINES_SIZE, 8 * SINES_SIZE):
         x = draw(20, size, inputs).at[-1, 0].set(1e8)
         compiled = jax.jit(jax.vmap(jacve(fun))).lower(x).compile()
-        compare(compiled(x), jax.vmap(jax.jacfwd(fun))(x))
+        compare(compiled(x), jax.jit(jax.vmap(jax.jacfwd(fun)))(x))
         assert compiled.memory_analysis().temp_size_in_bytes == 0
         assert " conditional(" not in compiled.as_text()
 
@@ -545,7 +548,7 @@ def arm(x):
 def test_sines_that_branches_would_repeat_are_in_memory(fun, inputs, size):
     x = draw(22, size, inputs)
     compiled = jax.jit(jax.vmap(jacve(fun))).lower(x).compile()
-    compare(compiled(x), jax.vmap(jax.jacfwd(fun))(x))
+    compare(compiled(x), jax.jit(jax.vmap(jax.jacfwd(fun)))(x))
     assert " conditional(" in compiled.as_text()
 
 
@@ -579,7 +582,7 @@ def summed(x):
 def test_layers_are_arrays(fun, inputs, size):
     points = draw(41, size, inputs)
     run = jax.jit(jax.vmap(jacve(fun)))
-    compare(run(points), jax.vmap(jax.jacfwd(fun))(points))
+    compare(run(points), jax.jit(jax.vmap(jax.jacfwd(fun)))(points))
     assert not any(shape == (size,) for shape in shapes_of(jax.make_jaxpr(run)(points).jaxpr))
 
 
@@ -601,7 +604,7 @@ def scaled_pairs(x):
 def test_narrow_layers_and_matrices_of_zeros_are_numbers(fun, inputs):
     points = draw(42, 4096, inputs)
     run = jax.jit(jax.vmap(jacve(fun)))
-    compare(run(points), jax.vmap(jax.jacfwd(fun))(points))
+    compare(run(points), jax.jit(jax.vmap(jax.jacfwd(fun)))(points))
     assert (4096,) in shapes_of(jax.make_jaxpr(run)(points).jaxpr)
 
 

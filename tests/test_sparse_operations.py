@@ -221,7 +221,7 @@ MAPS: dict[str, tuple[Callable[..., Any], Any]] = {
 def test_every_operation_on(name: str) -> None:
     fun, x = MAPS[name]
     holomorphic = np.iscomplexobj(x)
-    expected = np.asarray(jax.jacfwd(fun, holomorphic=holomorphic)(x))
+    expected = np.asarray(jax.jit(jax.jacfwd(fun, holomorphic=holomorphic))(x))
     jacobian = jacve(fun, sparse_representation=True)(x)
     flat = as_matrix(jacobian, expected)
     assert jacobian.shape == expected.shape
@@ -250,7 +250,7 @@ def test_one_block_per_pair_of_leaves() -> None:
 
     p, y = {"a": V, "b": M}, V[::-1].copy()
     found = jax.jit(jacve(fun, argnums=(1, 0), sparse_representation=True))(p, y)
-    expected = jax.jacfwd(fun, (1, 0))(p, y)
+    expected = jax.jit(jax.jacfwd(fun, (1, 0)))(p, y)
     is_block = lambda leaf: isinstance(leaf, SparseJacobian)  # noqa: E731
     assert_same(jax.tree.map(lambda block: block.todense(), found, is_leaf=is_block), expected)
     assert all(map(is_block, jax.tree.leaves(found, is_leaf=is_block)))
@@ -277,7 +277,7 @@ def test_results_of_vmap(name: str) -> None:
     batch = np.stack([x, x + 0.5, x - 0.25])
     jacobian = jax.vmap(jacve(fun, sparse_representation=True))(batch)
     one = jacve(fun, sparse_representation=True)(x)
-    expected = np.asarray(jax.vmap(jax.jacfwd(fun, holomorphic=np.iscomplexobj(x)))(batch))
+    expected = np.asarray(jax.jit(jax.vmap(jax.jacfwd(fun, holomorphic=np.iscomplexobj(x))))(batch))
     assert jacobian.batch_shape == (3,)
     assert jacobian.shape == one.shape
     assert jacobian.nse == one.nse
@@ -305,7 +305,7 @@ def test_two_batch_axes() -> None:
     batch = np.stack([np.stack([x, 2 * x]), np.stack([x + 1, x + 2])])
     jacobian = jax.vmap(jax.vmap(jacve(fun, sparse_representation=True)))(batch)
     assert jacobian.batch_shape == (2, 2)
-    assert_same(jacobian.todense(), jax.vmap(jax.vmap(jax.jacfwd(fun)))(batch))
+    assert_same(jacobian.todense(), jax.jit(jax.vmap(jax.vmap(jax.jacfwd(fun))))(batch))
 
 
 def test_a_trailing_batch_axis_is_refused() -> None:
@@ -453,7 +453,7 @@ def test_values_that_are_shared_or_uniform_are_read_from_where_they_are():
     x = jnp.linspace(0.5, 2.0, 40)
     jacobian = jax.jit(lambda x: jacve(neighbours, sparse_representation=True)(x).data)(x)
     result = jacve(neighbours, sparse_representation=True)(x)
-    dense = jax.jacfwd(neighbours)(x)
+    dense = jax.jit(jax.jacfwd(neighbours))(x)
     expected = dense[tuple(result.indices.T)]
     for data in (jacobian, result.data, jax.tree.map(jnp.asarray, result).data):
         assert_same(data, expected)
@@ -499,7 +499,7 @@ def test_pattern_of_shapes_alone() -> None:
 
     x = jax.ShapeDtypeStruct((5,), jnp.float32)
     pattern = jax.eval_shape(jacve(stencil, sparse_representation=True), x)
-    rows, columns = np.nonzero(jax.jacrev(stencil)(jnp.arange(1.0, 6.0)))
+    rows, columns = np.nonzero(jax.jit(jax.jacrev(stencil))(jnp.arange(1.0, 6.0)))
     np.testing.assert_array_equal(pattern.indices, np.stack([rows, columns], axis=1))
     assert pattern.nse == len(rows)
     hessian = jax.eval_shape(

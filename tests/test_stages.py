@@ -56,7 +56,7 @@ def calls(fun, *args):
 def test_the_numbers_are_those_of_jax(fun, size):
     args = draw(1, size, 4), draw(2, size)
     ours = jax.jit(jax.vmap(jacve(fun, argnums=(0, 1))))
-    compare(ours(*args), jax.vmap(jax.jacfwd(fun, (0, 1)))(*args))
+    compare(ours(*args), jax.jit(jax.vmap(jax.jacfwd(fun, (0, 1))))(*args))
 
 
 def test_shared_inputs_single_precision_and_other_transformations():
@@ -86,7 +86,7 @@ def test_what_is_infinite_or_no_number_stays_so_sample_by_sample():
     states = draw(7, 16, 4).at[3, 2].set(jnp.nan).at[5, 1].set(jnp.inf).at[6].set(0.0)
     args = states, draw(8, 16)
     found = jax.jit(jax.vmap(jacve(step)))(*args)
-    expected = jax.vmap(jax.jacfwd(step))(*args)
+    expected = jax.jit(jax.vmap(jax.jacfwd(step)))(*args)
     good = np.isfinite(np.asarray(expected)).all((1, 2))
     assert good.sum() == 14
     np.testing.assert_allclose(found[good], expected[good], rtol=1e-11, atol=1e-13)
@@ -97,7 +97,7 @@ def test_the_entry_has_few_kernels_and_calls(monkeypatch):
     args = draw(9, 64, 4), draw(10, 64)
     if not BARRIERS_STAND:  # held numbers are calls themselves: there are no stages
         monkeypatch.setattr(tape, "called", None)
-        compare(jax.jit(jax.vmap(jacve(step)))(*args), jax.vmap(jax.jacfwd(step))(*args))
+        compare(jax.jit(jax.vmap(jacve(step)))(*args), jax.jit(jax.vmap(jax.jacfwd(step)))(*args))
         return
     called, fused = calls(jax.vmap(jacve(step)), *args)
     assert called > 0
@@ -107,15 +107,15 @@ def test_the_entry_has_few_kernels_and_calls(monkeypatch):
 def test_arrays_of_few_bytes_need_no_stages(monkeypatch):
     args = draw(11, 3, 4), draw(12, 3)
     monkeypatch.setattr(tape, "called", None)
-    compare(jax.jit(jax.vmap(jacve(step)))(*args), jax.vmap(jax.jacfwd(step))(*args))
+    compare(jax.jit(jax.vmap(jacve(step)))(*args), jax.jit(jax.vmap(jax.jacfwd(step)))(*args))
 
 
 def test_many_samples_and_single_inputs_are_not_in_stages(monkeypatch):
     monkeypatch.setattr(tape, "called", None)
     one = draw(13, 4), draw(14)
-    compare(jax.jit(jacve(step))(*one), jax.jacfwd(step)(*one))
+    compare(jax.jit(jacve(step))(*one), jax.jit(jax.jacfwd(step))(*one))
     many = draw(15, 300, 4), draw(16, 300)
-    compare(jax.jit(jax.vmap(jacve(step)))(*many), jax.vmap(jax.jacfwd(step))(*many))
+    compare(jax.jit(jax.vmap(jacve(step)))(*many), jax.jit(jax.vmap(jax.jacfwd(step)))(*many))
 
 
 @pytest.mark.parametrize("count", [3, 9, 70, 700])

@@ -65,7 +65,7 @@ def test_other_sums_stay():
 @pytest.mark.parametrize("fun", [per_node, read_twice, weights_of_the_sample])
 def test_values_and_training_steps(fun):
     def expected(weights, x):
-        matrix = jax.hessian(fun, argnums=1)(weights, x).reshape(x.size, x.size)
+        matrix = jax.jit(jax.hessian(fun, argnums=1))(weights, x).reshape(x.size, x.size)
         return jnp.trace(matrix)
 
     def batch(operator):

@@ -60,7 +60,7 @@ def drawn(count, *batch):
 def test_tables_of_several_dimensions(name, order):
     fun, count = CASES[name]
     argnums = tuple(range(count))
-    ours, theirs = jacve(fun, order, argnums), jax.jacfwd(fun, argnums)
+    ours, theirs = jacve(fun, order, argnums), jax.jit(jax.jacfwd(fun, argnums))
     for batch in ((), (3,), (BATCH,)):
         args = drawn(count, *batch)
         found, expected = (jax.vmap(f) if batch else f for f in (ours, theirs))

@@ -125,7 +125,7 @@ def test_entries_are_those_that_an_index_reaches(name):
 def test_second_derivatives(name):
     function, shape, _ = CASES[name]
     x = jnp.asarray(np.random.default_rng(3).standard_normal(shape))
-    expected = jax.hessian(function)(x)
+    expected = jax.jit(jax.hessian(function))(x)
     np.testing.assert_allclose(hessve(function)(x), expected, rtol=1e-12)
     sparse = hessve(function, sparse_representation=True)(x)
     np.testing.assert_allclose(sparse.todense(), expected, rtol=1e-12)

@@ -40,7 +40,7 @@ def test_jit(order: str) -> None:
     eager = jacve(vector_function, order=order)(X)
     compiled = jax.jit(jacve(vector_function, order=order))(X)
     assert_same(compiled, eager, tolerance=1e-14)
-    assert_same(compiled, jax.jacrev(vector_function)(X))
+    assert_same(compiled, jax.jit(jax.jacrev(vector_function))(X))
 
 
 @in_every_order
@@ -63,14 +63,14 @@ def test_vmap_over_one_of_two_arguments(order: str) -> None:
     for axes in ((0, None), (None, 0)):
         args = (BATCH, MATRIX) if axes[0] == 0 else (X, np.stack([MATRIX, 2.0 * MATRIX]))
         result = jax.vmap(jacve(two_arguments, order=order, argnums=(0, 1)), axes)(*args)
-        assert_same(result, jax.vmap(jax.jacrev(two_arguments, (0, 1)), axes)(*args))
+        assert_same(result, jax.jit(jax.vmap(jax.jacrev(two_arguments, (0, 1)), axes))(*args))
 
 
 @in_every_order
 def test_nested_vmap(order: str) -> None:
     grid = BATCH.reshape(2, 2, 3)
     result = jax.vmap(jax.vmap(jacve(vector_function, order=order)))(grid)
-    assert_same(result, jax.vmap(jax.vmap(jax.jacrev(vector_function)))(grid))
+    assert_same(result, jax.jit(jax.vmap(jax.vmap(jax.jacrev(vector_function))))(grid))
 
 
 @in_every_order
@@ -95,7 +95,7 @@ def test_grad_of_a_function_of_the_jacobian(order: str) -> None:
 @in_every_order
 def test_jvp_and_vjp(order: str) -> None:
     direction = np.array([1.0, -2.0, 0.5])
-    ours, theirs = jacve(vector_function, order=order), jax.jacrev(vector_function)
+    ours, theirs = jacve(vector_function, order=order), jax.jit(jax.jacrev(vector_function))
     assert_same(jax.jvp(ours, (X,), (direction,)), jax.jvp(theirs, (X,), (direction,)))
     value, pull = jax.vjp(ours, X)
     reference, pull_reference = jax.vjp(theirs, X)
@@ -126,7 +126,9 @@ def test_third_derivative_by_nesting() -> None:
     def fun(x: jax.Array) -> jax.Array:
         return jnp.sin(x) * jnp.exp(x)
 
-    assert_same(jacve(jacve(jacve(fun)))(0.7), jax.jacfwd(jax.jacfwd(jax.jacfwd(fun)))(0.7))
+    assert_same(
+        jacve(jacve(jacve(fun)))(0.7), jax.jit(jax.jacfwd(jax.jacfwd(jax.jacfwd(fun))))(0.7)
+    )
 
 
 def test_hessian_of_two_arguments() -> None:
@@ -140,7 +142,7 @@ def test_hessian_of_two_arguments() -> None:
 @in_every_order
 def test_lax_map(order: str) -> None:
     result = lax.map(jacve(vector_function, order=order), BATCH)
-    assert_same(result, jax.vmap(jax.jacrev(vector_function))(BATCH))
+    assert_same(result, jax.jit(jax.vmap(jax.jacrev(vector_function)))(BATCH))
 
 
 def test_inside_a_scan() -> None:
@@ -163,7 +165,7 @@ def test_inside_cond_and_while() -> None:
         return lax.fori_loop(0, 3, lambda i, j: j @ jacve(jnp.sin)(x), picked)
 
     diagonal = np.diag(np.cos(X) ** 3)
-    assert_same(jax.jit(fun)(X), jax.jacrev(vector_function)(X) @ diagonal)
+    assert_same(jax.jit(fun)(X), jax.jit(jax.jacrev(vector_function))(X) @ diagonal)
 
 
 def test_checkpoint_of_the_jacobian() -> None:
@@ -171,7 +173,7 @@ def test_checkpoint_of_the_jacobian() -> None:
         return jnp.sum(jax.checkpoint(jacve(vector_function))(x) ** 2)
 
     def reference(x: jax.Array) -> jax.Array:
-        return jnp.sum(jax.jacrev(vector_function)(x) ** 2)
+        return jnp.sum(jax.jit(jax.jacrev(vector_function))(x) ** 2)
 
     assert_same(jax.grad(size)(X), jax.grad(reference)(X))
 
@@ -197,7 +199,7 @@ def test_closure_over_a_tracer_of_an_outer_jit(order: str) -> None:
     def outer(x: jax.Array, w: jax.Array) -> jax.Array:
         return jacve(lambda a: two_arguments(a, w), order=order)(x)
 
-    assert_same(outer(X, MATRIX), jax.jacrev(two_arguments)(X, MATRIX))
+    assert_same(outer(X, MATRIX), jax.jit(jax.jacrev(two_arguments))(X, MATRIX))
 
 
 @in_every_order
@@ -243,7 +245,9 @@ def test_two_closures_with_the_same_graph_keep_their_own_constants() -> None:
 
 def test_side_input_may_change_between_calls() -> None:
     jacobian = jacve(lambda x, shift: jnp.roll(x, 1) * shift + lax.dynamic_slice(x, (1,), (1,)))
-    reference = jax.jacrev(lambda x, s: jnp.roll(x, 1) * s + lax.dynamic_slice(x, (1,), (1,)))
+    reference = jax.jit(
+        jax.jacrev(lambda x, s: jnp.roll(x, 1) * s + lax.dynamic_slice(x, (1,), (1,)))
+    )
     for shift in (1.0, 2.0):
         assert_same(jacobian(X, shift), reference(X, shift))
 
@@ -265,10 +269,10 @@ def x64_off() -> Iterator[None]:
 def test_reduced_precision(dtype: str, tolerance: float) -> None:
     """Same dtype as JAX's, and as close to the float64 result as the precision allows."""
     x = jnp.asarray(X, dtype)
-    exact = np.asarray(jax.jacrev(vector_function)(np.asarray(x, np.float64)))
+    exact = np.asarray(jax.jit(jax.jacrev(vector_function))(np.asarray(x, np.float64)))
     for order in ORDERS:
         result = jacve(vector_function, order=order)(x)
-        assert result.dtype == jax.jacrev(vector_function)(x).dtype == jnp.dtype(dtype)
+        assert result.dtype == jax.jit(jax.jacrev(vector_function))(x).dtype == jnp.dtype(dtype)
         assert_same(np.asarray(result, np.float64), exact, tolerance=tolerance, context=order)
 
 
@@ -304,7 +308,7 @@ def test_several_precisions_of_inputs(order: str) -> None:
 def test_x64_switched_off(x64_off: None) -> None:
     result = jacve(vector_function)(X)
     assert result.dtype == jnp.float32
-    assert_same(result, jax.jacrev(vector_function)(X), tolerance=1e-6)
+    assert_same(result, jax.jit(jax.jacrev(vector_function))(X), tolerance=1e-6)
 
 
 def test_x64_switched_on_and_off_between_calls() -> None:
@@ -312,7 +316,7 @@ def test_x64_switched_on_and_off_between_calls() -> None:
     jacobian = jacve(vector_function)
     for enabled in (True, False, True):
         with jax.enable_x64(enabled):
-            assert_same(jacobian(X), jax.jacrev(vector_function)(X), tolerance=1e-6)
+            assert_same(jacobian(X), jax.jit(jax.jacrev(vector_function))(X), tolerance=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -337,7 +341,7 @@ def test_x64_switched_on_and_off_between_calls() -> None:
 def test_holomorphic(fun: Callable[..., Any], dtype: str) -> None:
     """A complex input is differentiated as jax.jacfwd(holomorphic=True) does it."""
     z = jnp.asarray(X + 1j * np.array([0.2, 0.7, -0.4]), dtype)
-    expected = jax.jacfwd(fun, holomorphic=True)(z)
+    expected = jax.jit(jax.jacfwd(fun, holomorphic=True))(z)
     for order in ORDERS:
         result = jacve(fun, order=order)(z)
         assert_same(result, expected, tolerance=2e-6 if dtype == "complex64" else 1e-12)
@@ -386,7 +390,7 @@ def test_real_output_of_a_complex_input(order: str) -> None:
         return jnp.abs(jnp.sin(z)) ** 2
 
     z = X + 0.5j * X[::-1]
-    assert_same(jacve(fun, order=order)(z), jax.jacrev(fun)(z))
+    assert_same(jacve(fun, order=order)(z), jax.jit(jax.jacrev(fun))(z))
 
 
 def test_export_with_a_symbolic_batch() -> None:
@@ -395,6 +399,8 @@ def test_export_with_a_symbolic_batch() -> None:
     (batch,) = jax.export.symbolic_shape("b")
     exported = jax.export.export(fun)(jax.ShapeDtypeStruct((batch, 3), np.float64))
     samples = np.arange(6.0).reshape(2, 3)
-    assert_same(exported.call(samples), jax.vmap(jax.jacfwd(lambda x: jnp.sin(x) * x[0]))(samples))
+    assert_same(
+        exported.call(samples), jax.jit(jax.vmap(jax.jacfwd(lambda x: jnp.sin(x) * x[0])))(samples)
+    )
     with pytest.raises(InvalidArgumentError, match=r"shape \(b,\).*symbol of jax.export.*vmap"):
         jax.export.export(jax.jit(jacve(jnp.sin)))(jax.ShapeDtypeStruct((batch,), np.float64))

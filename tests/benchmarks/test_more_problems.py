@@ -112,7 +112,7 @@ def test_camera_sees_a_point_on_its_axis_in_the_middle():
 
 def test_bratu_has_five_entries_a_point_and_a_known_row():
     (u,) = bratu.sample(jax.random.key(25), (), jnp.float64, n=4)
-    jacobian_of_u = jax.jacfwd(bratu.bratu)(u).reshape(16, 16)
+    jacobian_of_u = jax.jit(jax.jacfwd(bratu.bratu))(u).reshape(16, 16)
     assert np.count_nonzero(jacobian_of_u) == 5 * 16 - 4 * 4
     expected = 4.0 - bratu.LAMBDA / 25.0 * np.exp(u[1, 1])
     np.testing.assert_allclose(jacobian_of_u[5, [1, 4, 5, 6, 9]], [-1, -1, expected, -1, -1])
@@ -138,7 +138,9 @@ def small(name):
 
 def laplacian(instance, x):
     """By JAX."""
-    hessian = jax.hessian(lambda flat: instance.fun(instance.params, flat.reshape(x.shape)))
+    hessian = jax.jit(
+        jax.hessian(lambda flat: instance.fun(instance.params, flat.reshape(x.shape)))
+    )
     return jnp.trace(hessian(x.reshape(-1)))
 
 

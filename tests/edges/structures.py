@@ -1,13 +1,24 @@
 """Random structures with random values, and what they mean, written out with numpy loops."""
 
+from functools import partial
 from itertools import product
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from graphax_lapl.edges.draft import Draft, DraftFactor
 from graphax_lapl.edges.maps import IndexMap, constant, from_values, label
 from graphax_lapl.edges.masks import Limit, Mask
-from graphax_lapl.edges.operations import ApplyOpaque, Assemble, Combine, Einsum, Overlay, Recipe
+from graphax_lapl.edges.operations import (
+    ApplyOpaque,
+    Assemble,
+    Combine,
+    Einsum,
+    Operation,
+    Overlay,
+    Recipe,
+)
 from graphax_lapl.edges.terms import Factor, Structure, Term, intern_structure
 from graphax_lapl.emit.arrays import combine, einsum
 from graphax_lapl.emit.assembly import assemble
@@ -54,26 +65,23 @@ def replay(recipe: Recipe, operands: list[np.ndarray]) -> list[np.ndarray]:
     values = list(operands)
     for operation, positions in recipe.steps:
         inputs = [np.asarray(values[p]) for p in positions]
-        arrays = [as_jax(value) for value in inputs]
-        if isinstance(operation, Einsum):
-            result = einsum(operation, arrays)
-        elif isinstance(operation, Combine):
-            result = combine(operation, arrays)
-        elif isinstance(operation, Overlay):
-            result = overlay(operation, arrays, np.dtype(np.float64))
-        else:
-            assert isinstance(operation, Assemble), operation
-            assert not isinstance(operation, ApplyOpaque)
-            result = assemble(operation.structure, arrays, np.dtype(np.float64))
+        arrays = [jnp.asarray(value) for value in inputs]
+        result = jax.jit(partial(_carried_out, operation))(arrays)
         assert result.shape == operation.shape
         values.append(np.asarray(result))
     return [values[p] for p in recipe.operands]
 
 
-def as_jax(value: np.ndarray):
-    import jax.numpy as jnp
-
-    return jnp.asarray(value)
+def _carried_out(operation: Operation, arrays: list[jax.Array]) -> jax.Array:
+    if isinstance(operation, Einsum):
+        return einsum(operation, arrays)
+    if isinstance(operation, Combine):
+        return combine(operation, arrays)
+    if isinstance(operation, Overlay):
+        return overlay(operation, arrays, np.dtype(np.float64))
+    assert isinstance(operation, Assemble), operation
+    assert not isinstance(operation, ApplyOpaque)
+    return assemble(operation.structure, arrays, np.dtype(np.float64))
 
 
 class Generator:

@@ -54,7 +54,7 @@ def entries(fun, x, order) -> int:
 def test_one_entry_per_position(name, order):
     sources, targets = EDGES[name]
     fun, x = degree_weighted(sources, targets, numbers(len(sources))), jnp.asarray(numbers(6, 2))
-    expected = jax.jacfwd(fun)(x)
+    expected = jax.jit(jax.jacfwd(fun))(x)
     assert_same(jacve(fun, order=order)(x), expected)
     assert entries(fun, x, order) == np.count_nonzero(expected)
 
@@ -77,12 +77,12 @@ def test_outer_products_are_added_by_position(order):
     x = jnp.asarray(numbers(6, 3))
     for count, together in ((6, True), (2, False)):
         fun = parallel_edges(count)
-        expected = jax.jacfwd(fun)(x)
+        expected = jax.jit(jax.jacfwd(fun))(x)
         assert_same(jacve(fun, order=order)(x), expected)
         assert_same(jacve(fun, order=order, sparse_representation=True)(x).todense(), expected)
         assert (entries(fun, x, order) == np.count_nonzero(expected)) == together
     energy = lambda x: jnp.sum(jnp.cos(parallel_edges(6)(x)) ** 2)  # noqa: E731
-    hessian = jax.hessian(energy)(x).reshape(x.size, x.size)
+    hessian = jax.jit(jax.hessian(energy))(x).reshape(x.size, x.size)
     assert_same(laplacian_ve(energy, order=order)(x), jnp.trace(hessian))
 
 
@@ -90,7 +90,7 @@ def test_outer_products_are_added_by_position(order):
 @pytest.mark.parametrize("order", ["forward", "reverse", "auto"])
 def test_laplacian_of_messages(name, order):
     fun, x = energy(*EDGES[name], numbers(2, 3, 3)), jnp.asarray(numbers(6, 3))
-    hessian = jax.hessian(fun)(x).reshape(x.size, x.size)
+    hessian = jax.jit(jax.hessian(fun))(x).reshape(x.size, x.size)
     assert_same(laplacian_ve(fun, order=order)(x), jnp.trace(hessian))
 
 
@@ -102,7 +102,7 @@ def test_derivative_of_the_laplacian(name):
         return jax.grad(lambda w: laplacian(energy(*EDGES[name], w))(x))(numbers(2, 3, 3))
 
     def trace(fun):
-        return lambda x: jnp.trace(jax.hessian(fun)(x).reshape(x.size, x.size))
+        return lambda x: jnp.trace(jax.jit(jax.hessian(fun))(x).reshape(x.size, x.size))
 
     assert_same(by(laplacian_ve), by(trace))
 
@@ -116,7 +116,7 @@ def test_pairs_of_a_square_array_are_read_one_by_one():
         square = jnp.sum((x[:, None] - x[None]) ** 2, axis=-1) + np.eye(n)
         return jnp.sum(mask * (square**-6 - square**-3))
 
-    hessian = jax.hessian(fun)(x).reshape(x.size, x.size)
+    hessian = jax.jit(jax.hessian(fun))(x).reshape(x.size, x.size)
     assert_same(laplacian_ve(fun)(x), jnp.trace(hessian))
     made = jax.make_jaxpr(laplacian_ve(fun))(x)
     pairs = n * (n - 1) // 2

@@ -73,7 +73,7 @@ def test_what_is_done_to_the_arrays_is_done_to_the_matrix(case: str) -> None:
     fun, _ = CASES[case]
     x = point()
     derivative = jacve(fun, sparse_representation=True)
-    jacobian, dense_derivative = derivative(x), jax.jacfwd(fun)
+    jacobian, dense_derivative = derivative(x), jax.jit(jax.jacfwd(fun))
     expected = dense_derivative(x)
     doubled = jax.tree.map(lambda leaf: 2.0 * leaf, jacobian)
     assert_same(doubled.todense(), 2.0 * expected)

@@ -79,7 +79,7 @@ def close(found, expected):
 
 @partial(jax.jit, static_argnums=0)
 def hessian(fun, x):
-    return jax.jacrev(jax.jacrev(fun))(x)
+    return jax.jit(jax.jacrev(jax.jacrev(fun)))(x)
 
 
 @pytest.mark.parametrize("fun", FUNCTIONS, ids=lambda fun: fun.__name__)
@@ -130,11 +130,11 @@ def test_product_of_trees():
 def test_transformations():
     points = jnp.stack([POINT, 2 * POINT])
     found = jax.jit(jax.vmap(hessian_diagonal(network)))(points)
-    close(found, jnp.stack([jnp.diagonal(jax.hessian(network)(p)) for p in points]))
+    close(found, jnp.stack([jnp.diagonal(jax.jit(jax.hessian(network))(p)) for p in points]))
     found = jax.jit(jax.jacrev(hessian_diagonal(rosenbrock)))(POINT)
     close(found, jax.jit(jax.jacrev(lambda x: jnp.diagonal(hessian(rosenbrock, x))))(POINT))
     product = jax.vmap(hessian_vector_product(network), (None, 0))
-    close(product(POINT, jnp.eye(6)), jax.hessian(network)(POINT))
+    close(product(POINT, jnp.eye(6)), jax.jit(jax.hessian(network))(POINT))
 
 
 def test_errors():

@@ -23,8 +23,8 @@ def reference_hessian(fun: Callable[..., Any], *args: Any, argnums: Any = 0, **k
     try:
         jax.eval_shape(lambda args: jax.jacrev(fun, argnums)(*args, **kwargs), args)
     except (ValueError, TypeError):
-        return jax.jacfwd(jax.jacfwd(fun, argnums), argnums)(*args, **kwargs)
-    return jax.hessian(fun, argnums)(*args, **kwargs)
+        return jax.jit(jax.jacfwd(jax.jacfwd(fun, argnums), argnums))(*args, **kwargs)
+    return jax.jit(jax.hessian(fun, argnums))(*args, **kwargs)
 
 
 def laplacian_of(hessian: Any, outputs: Any, inputs: Any) -> Any:

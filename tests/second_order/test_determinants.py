@@ -84,7 +84,7 @@ def test_error_in_single_precision_is_no_larger_than_that_of_jax(n: int, complex
 
     def reference(weights: Any, r: Any) -> Any:
         slope = jax.grad(log_sum, 1)(weights, r)
-        laplacian = trace(jax.hessian(log_sum, 1)(weights, r))
+        laplacian = trace(jax.jit(jax.hessian(log_sum, 1))(weights, r))
         return {"laplacian": laplacian, "kinetic": -0.5 * (laplacian + jnp.sum(slope**2))}
 
     def ours(weights: Any, r: Any) -> Any:
@@ -157,10 +157,10 @@ def test_small_determinants_are_polynomials(n: int) -> None:
     ours, exact = energy(jnp.linalg.det), energy(polynomial)
     sparse = jax.jit(hessve(ours, sparse_representation=True, strict=True))(x)
     assert sparse.nse == 4 * n**4
-    assert_same(sparse.todense(), jax.hessian(exact)(x))
-    assert_same(jacve(ours)(x), jax.jacrev(exact)(x))
+    assert_same(sparse.todense(), jax.jit(jax.hessian(exact))(x))
+    assert_same(jacve(ours)(x), jax.jit(jax.jacrev(exact))(x))
     slope = jax.grad(lambda x: laplacian_ve(ours)(x))(x)
-    trace = lambda x: jnp.trace(jax.hessian(exact)(x).reshape(x.size, x.size))  # noqa: E731
+    trace = lambda x: jnp.trace(jax.jit(jax.hessian(exact))(x).reshape(x.size, x.size))  # noqa: E731
     assert_same(slope, jax.grad(trace)(jnp.asarray(x)))
 
 
@@ -254,7 +254,10 @@ def test_cofactors_of_singular_matrices(order: str) -> None:
     values, found = jax.vmap(value_and_jacve(jnp.linalg.det, order))(batch)
     assert_same(values, by_minors(batch), tolerance=1e-13)
     for name, ours, exact in zip(
-        [*COLUMNS, *LOW_RANKS, "regular"], found, jax.vmap(jax.grad(by_minors))(batch), strict=True
+        [*COLUMNS, *LOW_RANKS, "regular"],
+        found,
+        jax.vmap(jax.grad(by_minors))(batch),
+        strict=True,
     ):
         assert_same(ours, exact, tolerance=1e-12, context=name)
     single = jnp.float32(batch[:, :3, :3])
@@ -347,7 +350,7 @@ def test_sign_and_logarithm_of_complex_determinants(n: int) -> None:
     weights = jnp.asarray(rng.normal(size=8))
 
     def reference(waves: Any) -> Any:
-        hessian = jax.hessian(parts, 1)(waves, x)
+        hessian = jax.jit(jax.hessian(parts, 1))(waves, x)
         return weights @ jnp.trace(jnp.reshape(hessian, (8, 3 * n, 3 * n)), axis1=1, axis2=2)
 
     def ours(waves: Any) -> Any:

@@ -62,7 +62,9 @@ CASES: dict[str, tuple[Callable[[Any, Any], Any], tuple[Any, ...]]] = {
 def test_value_and_gradient(name):
     fun, params = CASES[name]
     expected = value_and_gradient(
-        lambda p, x: jnp.trace(jax.hessian(fun, 1)(p, x)), jax.tree.map(jnp.asarray, params), XS
+        lambda p, x: jnp.trace(jax.jit(jax.hessian(fun, 1))(p, x)),
+        jax.tree.map(jnp.asarray, params),
+        XS,
     )
     for order in ORDERS[:3]:
         operator = laplacian_ve(fun, order=order, argnums=1)
@@ -76,13 +78,13 @@ def test_other_operators(name):
 
     def energy(p: Any, x: Any) -> Any:
         gradient = jax.grad(fun, 1)(p, x)
-        return -0.5 * (jnp.trace(jax.hessian(fun, 1)(p, x)) + gradient @ gradient)
+        return -0.5 * (jnp.trace(jax.jit(jax.hessian(fun, 1))(p, x)) + gradient @ gradient)
 
     found = local_kinetic_energy(fun, argnums=1)(params, XS[0])
     assert_same(found, energy(params, XS[0]), tolerance=1e-9)
     weights = RNG.normal(size=D)
     found = laplacian_ve(fun, argnums=1, weights=weights)(params, XS[0])
-    expected = weights @ jnp.diagonal(jax.hessian(fun, 1)(params, XS[0]))
+    expected = weights @ jnp.diagonal(jax.jit(jax.hessian(fun, 1))(params, XS[0]))
     assert_same(found, expected, tolerance=1e-9)
     # With respect to the weights too, nothing is the same for all samples.
     found = laplacian_ve(lambda z, x: fun((z, *params[1:]), x), argnums=(0, 1))(params[0], XS[0])
@@ -139,7 +141,7 @@ def test_differences_are_squared_as_they_are():
     params = tuple(jnp.asarray(p, jnp.float32) for p in (100.0 + 0.1 * Z, A))
     x = jnp.asarray(100.0 + 0.1 * XS[0], jnp.float32)
     exact = tuple(p.astype(np.float64) for p in params)
-    expected = jnp.trace(jax.hessian(fun, 1)(exact, x.astype(np.float64)))
+    expected = jnp.trace(jax.jit(jax.hessian(fun, 1))(exact, x.astype(np.float64)))
     found = laplacian_ve(fun, argnums=1)(params, x)
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
@@ -157,7 +159,7 @@ def test_differences_of_layers_are_squared_as_they_are():
     )
     x = jnp.asarray(0.2 * RNG.normal(size=30), jnp.float32)
     exact = tuple(p.astype(np.float64) for p in params)
-    expected = jnp.trace(jax.hessian(fun, 1)(exact, x.astype(np.float64)))
+    expected = jnp.trace(jax.jit(jax.hessian(fun, 1))(exact, x.astype(np.float64)))
     for order in ORDERS[:3]:
         found = laplacian_ve(fun, order=order, argnums=1)(params, x)
         np.testing.assert_allclose(found, expected, rtol=1e-2)
@@ -171,6 +173,6 @@ def test_expanded_squares_are_as_exact_as_the_function():
     exact = tuple(p.astype(np.float64) for p in params)
     whole = float(fun(exact, x.astype(np.float64)))
     lost = abs(float(fun(params, x)) - whole) / whole
-    expected = float(jnp.trace(jax.hessian(fun, 1)(exact, x.astype(np.float64))))
+    expected = float(jnp.trace(jax.jit(jax.hessian(fun, 1))(exact, x.astype(np.float64))))
     found = float(laplacian_ve(fun, argnums=1)(params, x))
     assert abs(found - expected) <= (20.0 * lost + 1e-4) * abs(expected)

@@ -37,7 +37,7 @@ def test_values_and_gradients(name, point):
     params, xs = point
     found = value_and_gradient(laplacian_ve(fun, argnums=1), params, xs)
     expected = value_and_gradient(
-        lambda params, x: jnp.trace(jax.hessian(fun, 1)(params, x)), params, xs
+        lambda params, x: jnp.trace(jax.jit(jax.hessian(fun, 1))(params, x)), params, xs
     )
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10), found, expected
@@ -51,7 +51,7 @@ def test_a_divergence(point):
         return params["w"] * jnp.tanh(params["a"] * x) * x
 
     found = divergence_ve(field, argnums=1)(params, xs[0])
-    expected = jnp.trace(jax.jacfwd(field, 1)(params, xs[0]))
+    expected = jnp.trace(jax.jit(jax.jacfwd(field, 1))(params, xs[0]))
     np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 

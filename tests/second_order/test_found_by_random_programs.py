@@ -83,7 +83,7 @@ def test_weights_of_an_argument_that_a_narrow_vertex_does_not_read() -> None:
     weights = np.random.default_rng(1).normal(size=(5, 5))
     x, y = np.linspace(0.1, 0.5, 4), np.array([0.3])
     (first, _), second = laplacian_ve(fun, argnums=(0, 1), weights=weights)(x, y), weights[:4, :4]
-    hessian = jax.hessian(lambda x: fun(x, y)[0])(x)
+    hessian = jax.jit(jax.hessian(lambda x: fun(x, y)[0]))(x)
     np.testing.assert_allclose(first, np.sum(hessian * second), rtol=1e-12)
 
 
@@ -101,7 +101,7 @@ def test_full_weights_of_leaves_of_different_ranks() -> None:
 
     a, b = np.linspace(0.1, 0.4, 4).reshape(2, 2), np.array([0.3, 0.9, -0.2])
     weights = np.random.default_rng(2).normal(size=(7, 7))
-    blocks = jax.hessian(fun, (0, 1))(a, b)
+    blocks = jax.jit(jax.hessian(fun, (0, 1)))(a, b)
     matrix = np.block([[np.reshape(blocks[i][j], (4 - i, 4 - j)) for j in (0, 1)] for i in (0, 1)])
     found = laplacian_ve(fun, argnums=(0, 1), weights=weights)(a, b)
     np.testing.assert_allclose(found, np.sum(matrix * weights), rtol=1e-12)
@@ -112,8 +112,8 @@ def test_an_explicit_order_of_a_function_that_is_differentiated_twice() -> None:
         return jnp.sum(lax.fori_loop(0, 12, lambda _, c: jnp.sin(c) * x, x) ** 2)
 
     order = eliminable(fun, X)
-    assert_same(hessve(fun, order=order)(X), jax.hessian(fun)(X))
-    trace = np.trace(jax.hessian(fun)(X))
+    assert_same(hessve(fun, order=order)(X), jax.jit(jax.hessian(fun))(X))
+    trace = np.trace(jax.jit(jax.hessian(fun))(X))
     assert_same(laplacian_ve(fun, order=order)(X), jnp.asarray(trace))
 
 
@@ -142,7 +142,7 @@ def test_a_convolution_that_nothing_passes_through(kernel: Any, order: str) -> N
 
     x, y = jnp.array([0.4, -0.2]), jnp.array([0.3, 0.7])
     first, second = laplacian_ve(fun, order=order, argnums=(0, 1))(x, y)
-    hessian = jax.hessian(lambda y: fun(x, y)[1])(y)
+    hessian = jax.jit(jax.hessian(lambda y: fun(x, y)[1]))(y)
     assert_same(first, jnp.zeros((1, 1, 1)))
     assert_same(second, jnp.trace(hessian, axis1=1, axis2=2))
 
@@ -176,7 +176,7 @@ def test_mixed_curvature_of_two_functions_of_one_array() -> None:
         return lax.dot_general(1 / (t + 3), t, (((0,), (0,)), ((), ())))
 
     x = jnp.asarray([[0.3, -0.5], [1.2, 0.1]])
-    expected = jax.hessian(fun)(x)
+    expected = jax.jit(jax.hessian(fun))(x)
     assert_same(hessve(fun)(x), expected)
     assert_same(laplacian_ve(fun)(x), jnp.einsum("abijij->ab", expected))
 
@@ -189,4 +189,4 @@ def test_a_product_that_is_read_with_its_conjugate() -> None:
         wave = x[0] ** 2 * jnp.array([1.0 + 2.0j, 3.0 - 1.0j])
         return jnp.real(jnp.vdot(wave, wave))
 
-    assert_same(laplacian_ve(fun)(X), jnp.trace(jax.hessian(fun)(X)))
+    assert_same(laplacian_ve(fun)(X), jnp.trace(jax.jit(jax.hessian(fun))(X)))

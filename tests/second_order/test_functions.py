@@ -247,7 +247,7 @@ def test_complex_results_through_a_real_part(name: str) -> None:
 
     @jax.jit
     def all_of_them(x: Any) -> Any:
-        expected = jax.jacfwd(jax.jacfwd(fun))(x)
+        expected = jax.jit(jax.jacfwd(jax.jacfwd(fun)))(x)
         sparse = hessve(fun, sparse_representation=True)(x).todense()
         trace = jnp.trace(expected, axis1=-2, axis2=-1)
         return expected, hessve(fun)(x), sparse, trace, laplacian_ve(fun)(x)
@@ -283,7 +283,7 @@ def test_magnitudes_of_complex_numbers(name: str) -> None:
     fun, x = MAGNITUDES[name], jnp.asarray(V)
     check_second_order(fun, V, orders=("forward", "reverse"))
     hessve(fun, strict=True)(x)
-    trace = lambda x: jnp.sum(jnp.trace(jax.hessian(fun)(x), axis1=-2, axis2=-1))  # noqa: E731
+    trace = lambda x: jnp.sum(jnp.trace(jax.jit(jax.hessian(fun))(x), axis1=-2, axis2=-1))  # noqa: E731
     laplacian = lambda x: jnp.sum(laplacian_ve(fun)(x))  # noqa: E731
     found, expected = jax.jit(lambda x: (jax.grad(laplacian)(x), jax.grad(trace)(x)))(x)
     assert_same(found, expected)

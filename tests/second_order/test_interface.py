@@ -169,11 +169,12 @@ def test_value_and_hessian(name: str, transform: Callable[..., Any]) -> None:
     assert_same(value, fun(X))
     if name == "complex output":
         real, imag = (
-            jax.hessian(lambda x, part=part: part(fun(x)))(X) for part in (jnp.real, jnp.imag)
+            jax.jit(jax.hessian(lambda x, part=part: part(fun(x))))(X)
+            for part in (jnp.real, jnp.imag)
         )
         assert_same(hessian, jax.lax.complex(real, imag))
     else:
-        assert_same(hessian, jax.hessian(fun)(X))
+        assert_same(hessian, jax.jit(jax.hessian(fun))(X))
 
 
 @pytest.mark.parametrize("name", ["pytree", "loop"])
@@ -200,7 +201,7 @@ def test_value_and_hessian_of_a_batch_and_their_gradient() -> None:
     batch = np.stack([X, 2.0 * X])
     value, hessian = jax.vmap(both, (0, None))(batch, M)
     assert_same(value, jax.vmap(layer, (0, None))(batch, M))
-    assert_same(hessian, jax.vmap(jax.hessian(layer, (0, 1)), (0, None))(batch, M))
+    assert_same(hessian, jax.jit(jax.vmap(jax.hessian(layer, (0, 1)), (0, None)))(batch, M))
 
     def loss(x: Any, pair: Callable[..., Any]) -> Any:
         value, second = pair(x)
@@ -208,7 +209,7 @@ def test_value_and_hessian_of_a_batch_and_their_gradient() -> None:
 
     assert_same(
         jax.grad(loss)(X, value_and_hessve(scalar)),
-        jax.grad(loss)(X, lambda x: (scalar(x), jax.hessian(scalar)(x))),
+        jax.grad(loss)(X, lambda x: (scalar(x), jax.jit(jax.hessian(scalar))(x))),
     )
 
 
@@ -316,7 +317,7 @@ def test_metrics(order: str) -> None:
     def fun(x: Any) -> Any:
         return jnp.tanh(jnp.asarray(M.T) @ x) * x[0], jnp.sum(x**2 * x[::-1])
 
-    hessian = jax.hessian(fun)(X)
+    hessian = jax.jit(jax.hessian(fun))(X)
     seeds = RNG.normal(size=(2, 3))
     metrics: list[tuple[dict[str, Any], np.ndarray]] = [
         ({"weights": INDEFINITE}, np.diag(INDEFINITE)),
@@ -349,7 +350,7 @@ def test_metrics_of_several_arguments(argnums: tuple[int, ...]) -> None:
         parts = dict(zip(argnums, unravel(flat), strict=True))
         return fun(parts[0], parts[1])
 
-    hessian = jax.hessian(raveled)(flat)
+    hessian = jax.jit(jax.hessian(raveled))(flat)
     matrix, diagonal = RNG.normal(size=(11, 11)), RNG.normal(size=11)
     seeds = RNG.normal(size=(3, 11))
     for options, metric in [
@@ -361,7 +362,7 @@ def test_metrics_of_several_arguments(argnums: tuple[int, ...]) -> None:
         result = laplacian_ve(fun, argnums=argnums, **options)(*args)
         assert_same(result, jnp.sum(hessian * metric, (-2, -1)))
     jacobian = forward_laplacian(fun, argnums=argnums)(*args).jacobian.dense_array
-    assert_same(jacobian, jax.jacfwd(raveled)(flat))
+    assert_same(jacobian, jax.jit(jax.jacfwd(raveled))(flat))
 
 
 def test_metrics_where_jax_rules_are_followed() -> None:
@@ -376,7 +377,7 @@ def test_metrics_where_jax_rules_are_followed() -> None:
     def fun(x: Any) -> Any:
         return jnp.sum(f(x) ** 2) * x
 
-    hessian, seeds = jax.hessian(fun)(X), RNG.normal(size=(2, 3))
+    hessian, seeds = jax.jit(jax.hessian(fun))(X), RNG.normal(size=(2, 3))
     for options, metric in [
         ({}, np.eye(3)),
         ({"weights": INDEFINITE}, np.diag(INDEFINITE)),
@@ -385,7 +386,7 @@ def test_metrics_where_jax_rules_are_followed() -> None:
     ]:
         assert_same(laplacian_ve(fun, **options)(X), jnp.sum(hessian * metric, (-2, -1)))
     result = forward_laplacian(fun)(X)
-    assert_same(result.jacobian.dense_array, jax.jacrev(fun)(X))
+    assert_same(result.jacobian.dense_array, jax.jit(jax.jacrev(fun))(X))
     assert_same(result.laplacian, jnp.trace(hessian, axis1=-2, axis2=-1))
 
 
@@ -401,7 +402,7 @@ def test_asymmetric_hessian_under_an_asymmetric_metric() -> None:
         (x,), (t,) = primals, tangents
         return f(x), x[0] ** 2 * t[1] + x[2] * x[0] * t[2]
 
-    hessian = jax.hessian(lambda x: f(x) ** 2)(X)
+    hessian = jax.jit(jax.hessian(lambda x: f(x) ** 2))(X)
     assert not np.allclose(hessian, hessian.T)
     for order in ("forward", "reverse"):
         result = laplacian_ve(lambda x: f(x) ** 2, order=order, weights=MATRIX)(X)
@@ -413,7 +414,7 @@ def test_metric_may_be_traced_and_differentiated() -> None:
     def energy(w: Any) -> Any:
         return laplacian_ve(scalar, weights=w)(X)
 
-    assert_same(jax.jit(jax.grad(energy))(INDEFINITE), jnp.diag(jax.hessian(scalar)(X)))
+    assert_same(jax.jit(jax.grad(energy))(INDEFINITE), jnp.diag(jax.jit(jax.hessian(scalar))(X)))
     batch = np.stack([INDEFINITE, X])
     assert_same(jax.vmap(energy)(batch), jnp.stack([energy(row) for row in batch]))
 
@@ -441,7 +442,7 @@ def test_forward_laplacian_with_weights_and_aux(argnums: Any, rule: bool) -> Non
     for options in ({"weights": matrix}, {"weights": np.arange(size) - 3.0}, {"seeds": seeds}):
         found, aux = forward_laplacian(fun, argnums=argnums, has_aux=True, **options)(*args)
         expected, _ = laplacian_ve(fun, argnums=argnums, has_aux=True, **options)(*args)
-        jacobian = jax.jacrev(lambda *args: fun(*args)[0], argnums)(*args)
+        jacobian = jax.jit(jax.jacrev(lambda *args: fun(*args)[0], argnums))(*args)
         assert_same(aux, fun(*args)[1])
         for name, value in fun(*args)[0].items():
             part = found[name]
@@ -461,7 +462,7 @@ def test_divergence_of_pytrees() -> None:
         return {"a": jnp.sin(p["a"]) * p["b"].sum(), "b": p["b"] ** 2 @ jnp.eye(2) + p["a"].sum()}
 
     point = {"a": X, "b": M}
-    jacobian = jax.jacrev(fun)(point)
+    jacobian = jax.jit(jax.jacrev(fun))(point)
     expected = sum(
         jnp.trace(jacobian[k][k].reshape(point[k].size, point[k].size)) for k in ("a", "b")
     )
@@ -508,7 +509,7 @@ DIVERGENCES: dict[str, tuple[Callable[[Any], Any], np.ndarray]] = {
 @pytest.mark.parametrize("name", DIVERGENCES)
 def test_divergence(name: str) -> None:
     fun, x = DIVERGENCES[name]
-    expected = jnp.trace(jnp.reshape(jax.jacfwd(fun)(x), (x.size, x.size)))
+    expected = jnp.trace(jnp.reshape(jax.jit(jax.jacfwd(fun))(x), (x.size, x.size)))
     for order in ("forward", "reverse", "auto"):
         assert_same(divergence_ve(fun, order=order)(x), expected, context=order)
 
@@ -516,15 +517,17 @@ def test_divergence(name: str) -> None:
 def test_divergence_of_complex_maps() -> None:
     z = X + 1j * X[::-1]
     result = divergence_ve(lambda z: z**2 * z.sum())(z)
-    assert_same(result, jnp.trace(jax.jacfwd(lambda z: z**2 * z.sum(), holomorphic=True)(z)))
+    assert_same(
+        result, jnp.trace(jax.jit(jax.jacfwd(lambda z: z**2 * z.sum(), holomorphic=True))(z))
+    )
 
 
 def test_divergence_of_several_arguments() -> None:
     def fun(x: Any, t: Any, y: Any) -> Any:
         return x * y * t, jnp.sin(y) * x.sum()
 
-    expected = jnp.trace(jax.jacfwd(lambda x: fun(x, 2.0, X)[0])(X))
-    expected += jnp.trace(jax.jacfwd(lambda y: fun(X, 2.0, y)[1])(X))
+    expected = jnp.trace(jax.jit(jax.jacfwd(lambda x: fun(x, 2.0, X)[0]))(X))
+    expected += jnp.trace(jax.jit(jax.jacfwd(lambda y: fun(X, 2.0, y)[1]))(X))
     assert_same(divergence_ve(fun, argnums=(0, 2))(X, 2.0, X), expected)
 
 
@@ -571,8 +574,8 @@ def test_plans_of_operators_with_options() -> None:
 
     weights = np.linspace(1.0, 2.0, X.size).reshape(X.shape)
     flat = weights.ravel()
-    slope = np.ravel(jax.grad(energy)(X))
-    diagonal = np.diag(np.asarray(jax.hessian(energy)(X)).reshape(X.size, X.size))
+    slope = np.ravel(jax.jit(jax.grad(energy))(X))
+    diagonal = np.diag(np.asarray(jax.jit(jax.hessian(energy))(X)).reshape(X.size, X.size))
     cases: list[tuple[str, dict[str, Any], Any]] = [
         ("hessian_diagonal", {}, diagonal.reshape(X.shape)),
         ("laplacian", {"weights": weights, "compress": False}, flat @ diagonal),
@@ -691,5 +694,8 @@ def test_nested_hessian_as_jax_has_it() -> None:
 
     args = ({"w": X[:2]}, X)
     for argnums in (0, (0,), (1, 0), (0, 1)):
-        ours, theirs = hessve(fun, argnums=argnums)(*args), jax.hessian(fun, argnums)(*args)
+        ours, theirs = (
+            hessve(fun, argnums=argnums)(*args),
+            jax.jit(jax.hessian(fun, argnums))(*args),
+        )
         assert_same(ours, theirs)

@@ -217,7 +217,7 @@ def test_of_several_numbers(names: list[str]) -> None:
         found = {}
         for name, x in all_points.items():
             fun = JOINT[name][0]
-            hessian = jax.hessian(fun)(x)
+            hessian = jax.jit(jax.hessian(fun))(x)
             trace = laplacian_of(hessian, fun(x), x)
             laplacians = [laplacian_ve(fun, order=o)(x) for o in ("forward", "reverse")]
             found[name] = [(hessve(fun)(x), hessian), *((found, trace) for found in laplacians)]
@@ -241,5 +241,5 @@ def test_largest_of_a_dilated_window(dilation: int) -> None:
         return jnp.sum(jnp.sin(largest * x[0]))
 
     x = np.array([0.7, -0.4, 1.3, 0.2])
-    assert_same(jacve(fun)(x), jax.jacfwd(fun)(x))
-    assert_same(hessve(fun)(x), jax.jacfwd(jax.jacfwd(fun))(x))
+    assert_same(jacve(fun)(x), jax.jit(jax.jacfwd(fun))(x))
+    assert_same(hessve(fun)(x), jax.jit(jax.jacfwd(jax.jacfwd(fun)))(x))

@@ -55,7 +55,7 @@ def test_values_and_gradients(fun: Callable[[Any, Any], Any]) -> None:
         return lambda w: jnp.sum(jax.vmap(laplacian, (0, None))(X, w) ** 2)
 
     def trace(x: Any, w: Any) -> Any:
-        return jnp.trace(jax.hessian(fun)(x, w))
+        return jnp.trace(jax.jit(jax.hessian(fun))(x, w))
 
     found = jax.jit(jax.value_and_grad(loss(laplacian_ve(fun))))(W)
     wanted = jax.jit(jax.value_and_grad(loss(trace)))(W)
@@ -66,7 +66,7 @@ def test_values_and_gradients(fun: Callable[[Any, Any], Any]) -> None:
 @pytest.mark.parametrize("fun", [separable, with_zeros])
 def test_hessians(fun: Callable[[Any, Any], Any]) -> None:
     hessian = hessve(fun)(X[0], W)
-    np.testing.assert_allclose(hessian, jax.hessian(fun)(X[0], W), rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(hessian, jax.jit(jax.hessian(fun))(X[0], W), rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize(("fun", "written"), [(separable, True), (dense, True), (of_many, False)])

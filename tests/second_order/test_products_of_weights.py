@@ -54,7 +54,7 @@ def one_layer_beside(p, x):
 
 
 def trace(field):
-    return lambda p, x: jnp.trace(jax.jacfwd(field, 1)(p, x))
+    return lambda p, x: jnp.trace(jax.jit(jax.jacfwd(field, 1))(p, x))
 
 
 CASES = {
@@ -98,11 +98,13 @@ def test_other_transformations(name):
     for transformed in (
         lambda f: f(params, xs[0]),
         lambda f: jax.vmap(jax.grad(f, 1), (None, 0))(params, xs),
-        lambda f: jax.vmap(f, (None, 0))(params, xs),
+        lambda f: jax.jit(jax.vmap(f, (None, 0)))(params, xs),
         lambda f: jax.vmap(f)(jax.tree.map(lambda w: jnp.stack([w, -w]), params), xs[:2]),
         lambda f: jax.vmap(jax.vmap(f, (None, 0)), (None, 0))(params, xs.reshape(3, -1, sizes[-1])),
         lambda f: jax.jvp(
-            lambda p: jax.vmap(f, (None, 0))(p, xs), (params,), (jax.tree.map(jnp.cos, params),)
+            lambda p: jax.jit(jax.vmap(f, (None, 0)))(p, xs),
+            (params,),
+            (jax.tree.map(jnp.cos, params),),
         ),
     ):
         found, expected = (transformed(f) for f in (ours, theirs))

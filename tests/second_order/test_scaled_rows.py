@@ -20,7 +20,7 @@ def network(weights, x):
 
 
 def hessian_trace(weights, x):
-    return jnp.trace(jax.hessian(lambda x: network(weights, x))(x))
+    return jnp.trace(jax.jit(jax.hessian(lambda x: network(weights, x)))(x))
 
 
 WAYS = {

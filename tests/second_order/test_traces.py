@@ -91,7 +91,7 @@ def test_values_and_gradients(field, order, point):
     params, xs = point
     found = value_and_gradient(divergence_ve(field, order, argnums=1), params, xs)
     expected = value_and_gradient(
-        lambda params, x: jnp.trace(jax.jacfwd(field, 1)(params, x)), params, xs
+        lambda params, x: jnp.trace(jax.jit(jax.jacfwd(field, 1))(params, x)), params, xs
     )
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10), found, expected
@@ -106,7 +106,7 @@ def test_an_ensemble_and_several_arguments(point):
         return residual(p, x) * jnp.sum(y), layers(p, y + x)
 
     def traces(p, x, y):
-        ((a, _), (_, d)) = jax.jacfwd(pair, (1, 2))(p, x, y)
+        ((a, _), (_, d)) = jax.jit(jax.jacfwd(pair, (1, 2)))(p, x, y)
         return jnp.trace(a) + jnp.trace(d)
 
     mapped = [

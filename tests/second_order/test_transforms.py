@@ -25,7 +25,7 @@ def network(x: Any, w: Any = W) -> Any:
 
 
 def reference_laplacian(fun: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda *args: jnp.trace(jax.hessian(fun)(*args), axis1=-2, axis2=-1)
+    return lambda *args: jnp.trace(jax.jit(jax.hessian(fun))(*args), axis1=-2, axis2=-1)
 
 
 PAIRS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
@@ -78,7 +78,11 @@ def test_derivatives_of_the_operator(name: str) -> None:
         for f in (ours, theirs):
             loss = lambda x, w, f=f: jnp.sum(jnp.sin(f(network)(x, w)))  # noqa: E731
             found.append(
-                (jax.grad(loss, 1)(x, w), jax.jacfwd(f(network))(x, w), jax.jacrev(loss)(x, w))
+                (
+                    jax.grad(loss, 1)(x, w),
+                    jax.jacfwd(f(network))(x, w),
+                    jax.jit(jax.jacrev(loss))(x, w),
+                )
             )
         return found
 
@@ -123,13 +127,13 @@ def test_results_are_pytrees(order: str) -> None:
     operator = forward_laplacian(fun, order=order)
     single, batched = jax.jit(operator)(X), jax.vmap(jax.jit(operator))(BATCH)
     assert_same(single["a"].x, np.sin(X) * X[::-1])
-    assert_same(single["a"].jacobian.dense_array, jax.jacfwd(fun)(X)["a"])
+    assert_same(single["a"].jacobian.dense_array, jax.jit(jax.jacfwd(fun))(X)["a"])
     assert_same(single["b"].jacobian.dense_array, jax.grad(network)(X))
     expected = jax.vmap(jax.jit(reference_laplacian(lambda x: fun(x)["a"])))(BATCH)
     assert_same(batched["a"].laplacian, expected)
     assert_same(batched["b"].x, jax.vmap(network)(BATCH))
     doubled = jax.tree.map(lambda leaf: 2.0 * leaf, single)
-    assert_same(doubled["a"].jacobian.sparse.todense(), 2.0 * jax.jacfwd(fun)(X)["a"])
+    assert_same(doubled["a"].jacobian.sparse.todense(), 2.0 * jax.jit(jax.jacfwd(fun))(X)["a"])
 
 
 @pytest.mark.usefixtures("float32")
@@ -141,8 +145,8 @@ def test_precisions(dtype: str, tolerance: float) -> None:
         return jnp.sum(jnp.sin(x) * x[::-1]) * x + jnp.exp(x) ** 2
 
     x = jnp.asarray(X, dtype)
-    hessian = jax.hessian(fun)(x)
-    expected = jax.hessian(fun)(jnp.asarray(X, "float32"))
+    hessian = jax.jit(jax.hessian(fun))(x)
+    expected = jax.jit(jax.hessian(fun))(jnp.asarray(X, "float32"))
     trace = jnp.trace(expected, axis1=-2, axis2=-1)
     for result, wanted in [
         (hessve(fun)(x), expected),
@@ -169,7 +173,7 @@ def test_arguments_of_different_precision() -> None:
         parts = [reference_laplacian(lambda x: fun(x, y))(x)]
         parts.append(reference_laplacian(lambda y: fun(x, y))(y))
         assert_same(result, parts[0] + parts[1].astype(np.float64), tolerance=1e-6)
-    ours, theirs = hessve(fun, argnums=(0, 1))(x, y), jax.hessian(fun, (0, 1))(x, y)
+    ours, theirs = hessve(fun, argnums=(0, 1))(x, y), jax.jit(jax.hessian(fun, (0, 1)))(x, y)
     assert_same(ours, theirs, tolerance=1e-6)
 
 
@@ -217,7 +221,7 @@ def test_without_jit() -> None:
     with jax.disable_jit():
         hessian = hessve(network)(X)
         laplacian = laplacian_ve(network)(X)
-    assert_same(hessian, jax.hessian(network)(X))
+    assert_same(hessian, jax.jit(jax.hessian(network))(X))
     assert_same(laplacian, reference_laplacian(network)(X))
 
 
@@ -272,7 +276,7 @@ def test_jacobian_of_a_batch_of_forward_laplacians() -> None:
         return forward_laplacian(fun, argnums=(0, 1))(x[0], x[1]).jacobian
 
     found = jax.jit(jax.vmap(dense))(x).dense_array
-    rows = jax.vmap(jax.jacrev(fun, (0, 1)))(x[:, 0], x[:, 1])
+    rows = jax.jit(jax.vmap(jax.jacrev(fun, (0, 1))))(x[:, 0], x[:, 1])
     assert_same(found, jnp.concatenate(rows, axis=-1))
     found = jax.vmap(jax.vmap(dense))(x[None]).dense_array
     assert found.shape == (1, 4, 3, 6)

@@ -134,7 +134,7 @@ def test_metrics(name: str, kind: str) -> None:
 
     @jax.jit
     def both(args: Any) -> Any:
-        hessians = jax.hessian(lambda flat: fun(*unravel(flat)))(flat)
+        hessians = jax.jit(jax.hessian(lambda flat: fun(*unravel(flat))))(flat)
         expected = jax.tree.map(lambda h: jnp.sum(h * matrix, (-2, -1)), hessians)
         return laplacian_ve(fun, argnums=argnums, **given)(*args), expected
 
@@ -145,7 +145,9 @@ def test_metrics(name: str, kind: str) -> None:
 def test_forward_laplacian() -> None:
     fun, (x,) = CASES["output that feeds another"]
     found = forward_laplacian(fun)(x)
-    jacobian, hessian = jax.jit(lambda x: (jax.jacfwd(fun)(x), jax.hessian(fun)(x)))(x)
+    jacobian, hessian = jax.jit(
+        lambda x: (jax.jit(jax.jacfwd(fun))(x), jax.jit(jax.hessian(fun))(x))
+    )(x)
     for result, value, first, second in zip(found, fun(x), jacobian, hessian, strict=True):
         n = x.size
         assert_same(result.x, value)
