@@ -67,6 +67,22 @@ def test_vmap_over_one_of_two_arguments(order: str) -> None:
 
 
 @in_every_order
+@pytest.mark.parametrize("one", [two_arguments, lambda x, w: x.sum() * jnp.sin(w)])
+def test_batch_that_a_compiled_function_closes_over(order: str, one: Callable[..., Any]) -> None:
+    """There `jax.vmap` hands on arrays of numpy, which JAX's rules for derivatives refuse."""
+
+    @jax.jit
+    def both(w: jax.Array) -> list[Any]:
+        found = []
+        for jacobian in (jacve(one, order=order), jax.jacrev(one)):
+            inside = jax.vmap(lambda x, j=jacobian: j(x, w))(BATCH)
+            found.append((jax.vmap(jacobian, (0, None))(BATCH, w), inside))
+        return found
+
+    assert_same(*both(MATRIX))
+
+
+@in_every_order
 def test_nested_vmap(order: str) -> None:
     grid = BATCH.reshape(2, 2, 3)
     result = jax.vmap(jax.vmap(jacve(vector_function, order=order)))(grid)

@@ -179,6 +179,8 @@ class Plan:
         # Within a program that is traced as a whole, one more would be traced to be read again.
         staged = is_traced(jnp.zeros(()))
         jitted = stable and not staged and not jax.config.jax_disable_jit  # type: ignore[attr-defined]
+        if staged and any(map(is_traced, inputs)):
+            inputs = _passed_on([*inputs])
         return self.emitted(values, sparse, jitted)(inputs)
 
     def emit(self, values: bool, sparse: bool) -> Callable[[Sequence[Any]], tuple[Any, Any]]:
@@ -424,6 +426,16 @@ def _types(program: Program) -> tuple[list[Any], list[list[Any]]]:
         for row in program.blocks
     ]
     return values, blocks
+
+
+@functools.partial(jax.jit, inline=True)
+def _passed_on(inputs: list[Any]) -> list[Any]:
+    """The inputs as JAX's own functions return them.
+
+    Within `jax.jit`, `jax.vmap` hands on an array of numpy as it is, and neither `jax.custom_jvp`
+    nor `jax.custom_vjp` takes it.
+    """
+    return inputs
 
 
 def _as_traced(run: Callable[[Sequence[Any], bool], Any], inputs: Sequence[Any]) -> Any:

@@ -52,6 +52,22 @@ def test_vmap(name: str, in_axis: int, out_axis: int) -> None:
 
 
 @at_every_operator
+def test_batch_that_a_compiled_function_closes_over(name: str) -> None:
+    """There `jax.vmap` hands on arrays of numpy, which JAX's rules for derivatives refuse."""
+    ours, theirs = PAIRS[name]
+
+    @jax.jit
+    def both(w: Any) -> Any:
+        found = []
+        for f in (ours, theirs):
+            batched = lambda w, f=f: jax.vmap(f(network), (0, None))(BATCH, w)  # noqa: E731
+            found.append((batched(w), jax.grad(lambda w, b=batched: jnp.sum(jnp.sin(b(w))))(w)))
+        return found
+
+    assert_same(*both(W), tolerance=1e-9)
+
+
+@at_every_operator
 def test_vmap_over_parameters_and_nested(name: str) -> None:
     ours, theirs = PAIRS[name]
     stack = np.stack([W, 2.0 * W])
