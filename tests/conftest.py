@@ -94,6 +94,9 @@ def _leak_check(request: pytest.FixtureRequest) -> Iterator[None]:
     """
     marked = request.node.get_closest_marker("leaks") is not None
     if marked or request.config.getoption("--check-leaks"):
+        # The check collects garbage for every trace: what earlier tests left is left out of it.
+        gc.collect()
+        gc.freeze()
         with jax.checking_leaks():
             yield
     else:
@@ -135,3 +138,6 @@ def _bounded_memory() -> Iterator[None]:
     if next(_finished) % _TESTS_PER_CACHE == 0:
         planning.clear_caches()
         jax.clear_caches()
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()

@@ -58,16 +58,20 @@ def check_target(target: Target) -> None:
     else:
         ways, derivative, orders = JACOBIANS, jacve, ("auto", "forward", "reverse")
     reference = jax.jit(ways[0](target.function))
-    slope = jax.jit(jax.jacrev(target.function))
     expected = [reference(point) for point in target.points]
-    options: list[dict[str, Any]] = [{"order": order} for order in orders]
-    for option in (*options, {"sparse_representation": True}):
-        ours = jax.jit(derivative(target.function, **option))
-        for point, want in zip(target.points, expected, strict=True):
-            got = dense(ours(point))
-            lower = [target.function(point)]
-            if target.name == "objective":
-                lower.append(slope(point))
+    options = [*({"order": order} for order in orders), {"sparse_representation": True}]
+
+    @jax.jit
+    def lower_and_ours(point: Any) -> tuple[Any, list[Any]]:
+        lower = [target.function(point)]
+        if target.name == "objective":
+            lower.append(jax.jacrev(target.function)(point))
+        return lower, [dense(derivative(target.function, **option)(point)) for option in options]
+
+    evaluated = [lower_and_ours(point) for point in target.points]
+    for n, option in enumerate(options):
+        for point, want, (lower, ours) in zip(target.points, expected, evaluated, strict=True):
+            got = ours[n]
             inside = all(bool(np.isfinite(leaf).all()) for leaf in jax.tree.leaves(lower))
             assert jax.tree.structure(got) == jax.tree.structure(want)
             others: list[Callable[[], Any]] = [

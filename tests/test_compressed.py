@@ -379,8 +379,10 @@ def test_entries_of_a_box_are_sliced() -> None:
     for _ in range(60):
         rows, columns = (np.sort(rng.choice(n + 1, 2, replace=False)) for n in (4, 5))
         box = places[slice(*rows), slice(*columns)]
-        for source in (box.reshape(-1), box.T.reshape(-1), rng.permutation(box.reshape(-1))):
-            np.testing.assert_array_equal(_entries(jnp.asarray(products), source), source)
+        sources = box.reshape(-1), box.T.reshape(-1), rng.permutation(box.reshape(-1))
+        found = jax.jit(lambda x, sources=sources: [_entries(x, s) for s in sources])(products)
+        for one, source in zip(found, sources, strict=True):
+            np.testing.assert_array_equal(one, source)
     text = jax.jit(lambda x: _entries(x, places.T.reshape(-1))).lower(products).as_text()
     assert "gather" not in text
 

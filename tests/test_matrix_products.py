@@ -361,8 +361,9 @@ def test_products_of_a_first_axis(
     params = (weights, jnp.asarray(1.5))
     for way in WAYS.values():
         leaves = jax.tree.leaves(jax.jit(way(operator))(params, xs))
-        for one, other in zip(leaves, jax.tree.leaves(way(expected)(params, xs)), strict=True):
-            assert jnp.allclose(one, other, rtol=1e-12, atol=1e-12)
+        wanted = jax.tree.leaves(jax.jit(way(expected))(params, xs))
+        for one, other in zip(leaves, wanted, strict=True):
+            assert np.allclose(one, other, rtol=1e-12, atol=1e-12)
     # One product for each sample, in the value and for both of the loss' derivatives.
     gradient = WAYS["gradient of a batch"](operator)
     text = jax.jit(gradient).lower(params, xs).as_text()
@@ -391,8 +392,10 @@ def test_columns_meet_a_metric_that_all_samples_share() -> None:
         return jnp.mean(jax.vmap(operator, (None, 0))(params, xs) ** 2)
 
     found = jax.jit(jax.vmap(operator, (None, 0)))
-    assert jnp.allclose(found(given, xs), jax.vmap(expected, (None, 0))(given, xs), rtol=1e-12)
-    gradients = [jax.grad(functools.partial(loss, way))(given) for way in (operator, expected)]
-    for one, other in zip(*gradients, strict=True):
-        assert jnp.allclose(one, other, rtol=1e-10, atol=1e-12)
+    wanted = jax.jit(jax.vmap(expected, (None, 0)))(given, xs)
+    assert np.allclose(found(given, xs), wanted, rtol=1e-12)
+    ways = (operator, expected)
+    gradients = jax.jit(lambda given: [jax.grad(functools.partial(loss, w))(given) for w in ways])
+    for one, other in zip(*gradients(given), strict=True):
+        assert np.allclose(one, other, rtol=1e-10, atol=1e-12)
     assert "batching_dims = [0] x [0]" in found.lower(given, xs).as_text()

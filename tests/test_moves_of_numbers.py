@@ -184,34 +184,46 @@ def test_every_move_has_cases() -> None:
     assert set(CASES) == set(MOVES)
 
 
-def compare(case: Case, seed: int) -> str:
-    """The primitives of a case that was evaluated number by number, known and recorded."""
+def prepared(case: Case, seed: int) -> tuple[Any, Callable[..., Any], list[np.ndarray]]:
+    """The primitives of a case, the case recorded number by number, and its arguments."""
     fun, shapes = case
     random = np.random.default_rng(seed)
     args = [random.uniform(-2.0, 2.0, shape) for shape in shapes]
     closed = jax.make_jaxpr(fun)(*args)
     assert computed(closed.jaxpr) >= 0, closed
-    expected = jax.tree.leaves(fun(*args))
-    known = [filled(x.shape, iter(x.ravel())) for x in args]
     tape = Tape()
     recorded = [tape.input(x.shape, x.dtype, True) for x in args]
     results = run_numbers(closed.jaxpr, closed.consts, recorded, tape.apply)
-    for found in (
-        run_numbers(closed.jaxpr, closed.consts, known),
-        tape.program(results, 1, 1)(args),
-    ):
-        for numbers, wanted in zip(found, expected, strict=True):
-            assert numbers.shape == wanted.shape
-            values = np.asarray([float(number) for number in numbers.ravel()])
-            np.testing.assert_allclose(
-                values, np.ravel(wanted), rtol=1e-13, atol=1e-13, err_msg=str(closed)
-            )
-    return str(closed)
+    return closed, tape.program(results, 1, 1), args
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_moves_over_their_parameters(name: str) -> None:
-    seen = [compare(case, seed) for seed, case in enumerate(CASES[name]())]
-    assert seen
+    """Evaluated number by number, known and recorded."""
+    cases = [(case[0], *prepared(case, seed)) for seed, case in enumerate(CASES[name]())]
+    assert cases
+
+    @jax.jit
+    def everything(drawn: list[list[jax.Array]]) -> list[Any]:
+        return [
+            (jax.tree.leaves(fun(*args)), [_stacked(numbers) for numbers in program(args)])
+            for (fun, _, program, _), args in zip(cases, drawn, strict=True)
+        ]
+
+    evaluated = everything([args for *_, args in cases])
+    for (_, closed, _, args), (expected, recorded) in zip(cases, evaluated, strict=True):
+        known = run_numbers(
+            closed.jaxpr, closed.consts, [filled(x.shape, iter(x.ravel())) for x in args]
+        )
+        for found in (recorded, [np.asarray(numbers, float) for numbers in known]):
+            for numbers, wanted in zip(found, expected, strict=True):
+                assert numbers.shape == wanted.shape
+                np.testing.assert_allclose(
+                    numbers, wanted, rtol=1e-13, atol=1e-13, err_msg=str(closed)
+                )
     if name not in ("stack", "unstack"):  # primitives of some versions of JAX alone
-        assert any(name in text for text in seen)
+        assert any(name in str(closed) for _, closed, *_ in cases)
+
+
+def _stacked(numbers: np.ndarray) -> jax.Array:
+    return jnp.stack([*numbers.ravel()]).reshape(numbers.shape)

@@ -46,16 +46,21 @@ def as_matrix(jacobian: SparseJacobian, array: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_coordinates_of_random_structures(seed: int) -> None:
     jacobian, expected = drawn(seed)
-    bcoo = jacobian.to_bcoo()
-    assert_same(bcoo.todense(), expected)
-    assert_same(jacobian.data, bcoo.data, tolerance=0)
     flat = as_matrix(jacobian, expected)
-    assert_same(jacobian.to_bcoo(flat=True).todense(), flat)
+
+    @jax.jit
+    def in_other_forms(j: SparseJacobian) -> Any:
+        bcoo = j.to_bcoo()
+        matrices = j.to_bcoo(flat=True), j.to_bcsr(), j.matrix
+        return bcoo.todense(), j.data, bcoo.data, [matrix.todense() for matrix in matrices]
+
+    matrix, data, bcoo_data, matrices = in_other_forms(jacobian)
+    assert_same(matrix, expected)
+    assert_same(data, bcoo_data, tolerance=0)
+    assert_same(matrices, [flat] * 3)
     matrix = jacobian.to_scipy()
     assert matrix.nnz == jacobian.nse == len(jacobian.indices)
     assert_same(matrix.toarray(), flat)
-    assert_same(jacobian.to_bcsr().todense(), flat)
-    assert_same(jacobian.matrix.todense(), flat)
     assert jacobian.matrix.nse == jacobian.nse
 
 
@@ -97,10 +102,16 @@ def test_products_of_two_random_structures(seed: int) -> None:
     inner = SparseJacobian(structure, tuple(map(jnp.asarray, values)), np.float64)
     flat = as_matrix(outer, first)
     wanted = flat @ as_matrix(inner, dense(structure, values))
-    product, normal = jax.jit(lambda j, k: (j @ k, j.T @ j))(outer, inner)
-    assert product.shape == (*outer.out_shape, *inner.in_shape)
-    assert_same(product.todense(), wanted.reshape(product.shape))
-    assert_same(normal.matrix.todense(), flat.T @ flat)
+
+    @jax.jit
+    def products(j: SparseJacobian, k: SparseJacobian) -> tuple[jax.Array, jax.Array]:
+        product, normal = j @ k, j.T @ j
+        assert product.shape == (*outer.out_shape, *inner.in_shape)
+        return product.todense(), normal.matrix.todense()
+
+    product, normal = products(outer, inner)
+    assert_same(product, wanted.reshape(product.shape))
+    assert_same(normal, flat.T @ flat)
 
 
 def test_the_normal_matrix_of_a_stencil_has_five_diagonals() -> None:
@@ -119,11 +130,9 @@ def test_the_normal_matrix_of_a_stencil_has_five_diagonals() -> None:
 def test_diagonal_and_sum_of_random_square_structures(seed: int) -> None:
     jacobian, expected = drawn(seed, square=True)
     diagonal = np.diagonal(as_matrix(jacobian, expected)).reshape(jacobian.out_shape)
-    assert_same(jacobian.diagonal(), diagonal)
-    assert_same(jacobian.matrix.diagonal(), diagonal.reshape(-1))
-    other = jacobian.T
     axes = (*range(len(jacobian.out_shape), expected.ndim), *range(len(jacobian.out_shape)))
-    assert_same((jacobian + other).todense(), expected + expected.transpose(axes))
+    found = jax.jit(lambda j: (j.diagonal(), j.matrix.diagonal(), (j + j.T).todense()))(jacobian)
+    assert_same(found, (diagonal, diagonal.reshape(-1), expected + expected.transpose(axes)))
 
 
 @pytest.mark.parametrize("extents", [(3, 5), (5, 3)])
@@ -155,7 +164,8 @@ def test_values_that_fall_on_one_entry_are_added(depth: int, count: int) -> None
         expected = np.zeros(count)
         np.add.at(expected, rows, values)
         how = placement(np.arange(len(rows)), rows, count)
-        assert_same(placed(how, [jnp.asarray(values)], np.float64), expected)
+        found = jax.jit(lambda values, how=how: placed(how, [values], np.float64))(values)
+        assert_same(found, expected)
 
 
 def test_entries_that_nothing_reaches_are_zero() -> None:

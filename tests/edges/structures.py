@@ -1,10 +1,8 @@
 """Random structures with random values, and what they mean, written out with numpy loops."""
 
-from functools import partial
 from itertools import product
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from graphax_lapl.edges.draft import Draft, DraftFactor
@@ -62,14 +60,16 @@ def at(axis: Limit, labels: tuple[int, ...]) -> int:
 
 def replay(recipe: Recipe, operands: list[np.ndarray]) -> list[np.ndarray]:
     """Run a recipe on arrays; the factors of its result."""
-    values = list(operands)
-    for operation, positions in recipe.steps:
-        inputs = [np.asarray(values[p]) for p in positions]
-        arrays = [jnp.asarray(value) for value in inputs]
-        result = jax.jit(partial(_carried_out, operation))(arrays)
-        assert result.shape == operation.shape
-        values.append(np.asarray(result))
-    return [values[p] for p in recipe.operands]
+
+    @jax.jit
+    def every_step(values: list[jax.Array]) -> list[jax.Array]:
+        for operation, positions in recipe.steps:
+            values = [*values, _carried_out(operation, [values[p] for p in positions])]
+            assert values[-1].shape == operation.shape
+        return values
+
+    values = every_step(operands) if recipe.steps else operands
+    return [np.asarray(values[p]) for p in recipe.operands]
 
 
 def _carried_out(operation: Operation, arrays: list[jax.Array]) -> jax.Array:
