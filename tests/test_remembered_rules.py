@@ -93,7 +93,7 @@ def test_second_call_plans_nothing(plans: list[str], name: str, make: Any) -> No
             fun = make(ACTIVATIONS[name])
             found.append(outer(jacve(lambda x, f=fun: f(W, x)))(X))
         assert not plans
-        expected = outer(jax.jacfwd(lambda x, f=fun: f(W, x)))(X)
+        expected = jax.jit(outer(jax.jacfwd(lambda x, f=fun: f(W, x))))(X)
         assert_same(found, [expected] * 2, tolerance=1e-12, context=name)
 
 
@@ -200,7 +200,8 @@ def test_rules_are_not_mixed_up(name: str, make: Any) -> None:
         expected.append(ours(setting))
         if make is net:
             fun = make(family(setting))
-            theirs = [outer(jax.jacrev(lambda x, f=fun: f(W, x)))(X) for outer in outers]
+            own = jax.jacrev(lambda x, f=fun: f(W, x))
+            theirs = jax.jit(lambda x, own=own: [outer(own)(x) for outer in outers])(X)
             assert_same(expected[-1], theirs, tolerance=1e-12, context=f"{name}: {setting}")
     clear_caches()
     for setting, alone in [*zip(settings, expected, strict=True)] * 2:
@@ -214,10 +215,10 @@ def test_rules_of_operators_are_not_mixed_up(name: str) -> None:
     for setting in [*settings, *settings]:
         fun = family(setting)
         inner = lambda x, f=fun: f(x).sum()  # noqa: E731
-        hessian = jax.hessian(inner)
+        hessian = jax.jit(jax.hessian(inner))
         assert_same(hessve(inner)(X), hessian(X), tolerance=1e-12, context=f"{name}: {setting}")
         ours = jax.grad(lambda x, f=inner: laplacian_ve(f)(x))(X)
-        theirs = jax.grad(lambda x, h=hessian: jnp.trace(h(x)))(X)
+        theirs = jax.jit(jax.grad(lambda x, h=hessian: jnp.trace(h(x))))(X)
         assert_same(ours, theirs, tolerance=1e-12, context=f"{name}: {setting}")
 
 

@@ -24,10 +24,15 @@ from benchmarks.problems.problem import first_sample, over_batch
 problems = pytest.mark.parametrize("problem", PROBLEMS.values(), ids=str)
 
 
+def drawn(problem, seed, batch, dtype):
+    """Inputs of a problem, compiled as a whole."""
+    return jax.jit(lambda key: problem.sample(key, batch, dtype))(jax.random.key(seed))
+
+
 @problems
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64], ids=["float32", "float64"])
 def test_finite_and_in_the_dtype_of_its_inputs(problem, dtype):
-    arguments = problem.sample(jax.random.key(1), (), dtype)
+    arguments = drawn(problem, 1, (), dtype)
     value = jax.jit(problem.fun)(*arguments)
     for leaf in jax.tree.leaves(value):
         assert leaf.dtype == dtype
@@ -36,9 +41,9 @@ def test_finite_and_in_the_dtype_of_its_inputs(problem, dtype):
 
 @problems
 def test_batch_is_made_of_single_inputs(problem):
-    batch = problem.sample(jax.random.key(2), (5,), jnp.float64)
+    batch = drawn(problem, 2, (5,), jnp.float64)
     values = jax.jit(over_batch(problem.fun, problem.shared))(*batch)
-    first = jax.jit(problem.fun)(*first_sample(batch, problem.shared))
+    first = jax.jit(lambda *batch: problem.fun(*first_sample(batch, problem.shared)))(*batch)
     jax.tree.map(
         lambda many, one: np.testing.assert_allclose(many[0], one, rtol=1e-11, atol=1e-14),
         values,
@@ -48,7 +53,7 @@ def test_batch_is_made_of_single_inputs(problem):
 
 @problems
 def test_jacobian_is_finite_on_a_batch(problem):
-    batch = problem.sample(jax.random.key(3), (8,), jnp.float64)
+    batch = drawn(problem, 3, (8,), jnp.float64)
     jacobian = jax.jit(over_batch(jax.jacrev(problem.fun, problem.argnums), problem.shared))(*batch)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(jacobian))
 
