@@ -2,9 +2,11 @@
 
 import gc
 import os
+from collections import Counter
 from collections.abc import Iterator
 from importlib.metadata import version
 from itertools import count
+from zlib import crc32
 
 import jax
 import pytest
@@ -67,6 +69,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="run every test, not only those marked `leaks`, under jax.checking_leaks() (slow)",
     )
+
+
+#: Cases of a test from which on every other one is left to `make conformance`.
+_MANY_CASES = 6
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leaves every other case of tests with many to `make conformance`.
+
+    Which ones is drawn from their names, so that no parameter decides it. Tests marked `smoke` or
+    `every_case` keep all of theirs.
+    """
+    cases = Counter(item.nodeid.partition("[")[0] for item in items)
+    for item in items:
+        many = cases[item.nodeid.partition("[")[0]] >= _MANY_CASES
+        kept = item.get_closest_marker("smoke") or item.get_closest_marker("every_case")
+        if many and not kept and crc32(item.nodeid.encode()) % 2:
+            item.add_marker(pytest.mark.conformance)
 
 
 def pytest_collection_finish() -> None:

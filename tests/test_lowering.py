@@ -16,6 +16,7 @@ DIFFERENT = {str(problem.make): f"{SPARSE}.{name}" for name, problem in SPARSE_P
 NAMES = (*names_of(JACOBIAN, LAPLACIAN), *DIFFERENT.values())
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("name", NAMES)
 def test_every_example_lowers_for_every_device(name):
     fun, arguments = example(problem_of(name))
