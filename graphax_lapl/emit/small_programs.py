@@ -37,6 +37,7 @@ from .arrays import promoted
 from .chunks import can_be_in_chunks, in_chunks
 from .holding import BARRIERS_STAND, held
 from .innermost import batched_first, with_rule
+from .layers import by_layers, is_layered
 from .numbers import BATCH, CALLS, Numbers, computed, has_numbers, joined, run_numbers
 from .packing import (
     FUSED,
@@ -48,6 +49,7 @@ from .packing import (
     in_rows,
     is_selected,
 )
+from .recorded import Number
 from .sines import Pair, by_library
 from .tape import Tape, TooLong
 
@@ -72,6 +74,8 @@ DEAR_SHARE = 0.5
 #: Operations that entries of a row share, for every entry, from which on branches write rows: what
 #: shares less is selected or concatenated sooner.
 SHARED = 2.0
+#: Entries up to which numbers that are only moved are concatenated.
+MOVED = FUSED * FUSED
 #: Columns of a matrix from which on entries of few samples select theirs: where all of its numbers
 #: are one kernel, that one is vectorised then.
 WIDE = FUSED + 1
@@ -145,7 +149,8 @@ def in_numbers(
 
     def single(inputs: Sequence[Any]) -> Any:
         closed, structure = traced(_types(inputs, [False] * len(inputs)), _precision())
-        recorded = _recorded(closed, [True] * len(inputs)) if _is_small(closed.jaxpr) else None
+        small = _is_small(closed.jaxpr, 1)
+        recorded = _recorded(closed, [True] * len(inputs)) if small else None
         if recorded is None or not recorded.suits_single_input(closed.jaxpr):
             return (one or run)(inputs)
         numbers = _structured(_in_numbers(closed, recorded, 1, 1, _in_digits), structure)
@@ -157,7 +162,7 @@ def in_numbers(
         few = isinstance(size, int) and size < BATCH
         if isinstance(size, int) and (arrays or not few):  # `jax.export` knows symbols too
             closed, structure = traced(_types(inputs, own), _precision())
-            recorded = _recorded(closed, own) if _is_small(closed.jaxpr) else None
+            recorded = _recorded(closed, own) if _is_small(closed.jaxpr, size) else None
             if recorded is not None and few and not recorded.suits_few_samples(closed.jaxpr, size):
                 recorded = None
             if recorded is not None and recorded.suits_arrays(closed.jaxpr, own, size):
@@ -220,8 +225,11 @@ def _structured(form: Callable[..., Sequence[Any]], structure: Any) -> Run:
     return structured
 
 
-def _is_small(jaxpr: Any) -> bool:
-    """Whether all of a program has a form in numbers, and is not too large for it."""
+def _is_small(jaxpr: Any, samples: int) -> bool:
+    """Whether all of a program has a form in numbers, and is not too large for it.
+
+    A few samples that are only moved stay arrays.
+    """
     atoms = [*jaxpr.invars, *jaxpr.constvars, *jaxpr.outvars]
     atoms += [variable for equation in jaxpr.eqns for variable in equation.outvars]
     if any(dtypes.issubdtype(atom.aval.dtype, dtypes.extended) for atom in atoms):
@@ -230,7 +238,8 @@ def _is_small(jaxpr: Any) -> bool:
         return False
     results = sum(math.prod(atom.aval.shape) for atom in jaxpr.outvars)
     unsettled = UNSETTLED_WHERE_FEW if results <= FEW else UNSETTLED
-    return not jaxpr.effects and 0 < computed(jaxpr) <= unsettled * MAX_COMPUTED
+    least = 0 if samples >= BATCH else 1
+    return not jaxpr.effects and least <= computed(jaxpr) <= unsettled * MAX_COMPUTED
 
 
 def _stored(jaxpr: Any) -> int:
@@ -250,6 +259,11 @@ class _Recorded(NamedTuple):
 
     tape: Tape
     results: Sequence[Numbers]
+
+    @property
+    def operations(self) -> int:
+        """How many operations XLA writes into all kernels, repeated for every reader."""
+        return self.tape.kernels(self.results)[1]
 
     def suits_single_input(self, jaxpr: Any) -> bool:
         """Whether a single input is evaluated sooner than by a program on arrays.
@@ -272,9 +286,22 @@ class _Recorded(NamedTuple):
         """Whether a program on arrays evaluates so many samples sooner."""
         if self._is_mostly_zero(jaxpr, samples):
             return True
+        if computed(jaxpr) == 0 and not self._suits_moves(samples):
+            return True
         if samples < BATCH or not is_full(self.results):
             return False
         return has_wide_arrays(jaxpr, own) or self._is_scaled(jaxpr, own)
+
+    def _suits_moves(self, samples: int) -> bool:
+        """Whether matrices of numbers that are only moved are written by one kernel."""
+        outside = self._is_outside(samples, sines=False)
+        everything = sum(numbers.size for numbers in self.results)
+        return all(
+            numbers.ndim > 1
+            and any(isinstance(number, Number) for number in numbers.ravel())
+            and (everything <= MOVED or is_layered(numbers, 0, outside))
+            for numbers in self.results
+        )
 
     def _is_scaled(self, jaxpr: Any, own: Sequence[bool]) -> bool:
         """Whether most of many entries are made of products with those of a known matrix."""
@@ -324,7 +351,12 @@ class _Recorded(NamedTuple):
         if self._may_select():
             least = 0 if samples >= BATCH else WIDE
             outside = self._is_outside(samples, sines)
-            others = functools.partial(_in_one_kernel_of_many, outside=outside, columns=least)
+            others = functools.partial(
+                _in_one_kernel_of_many,
+                outside=outside,
+                columns=least,
+                operations=None if samples < BATCH or sines else self.operations,
+            )
         return functools.partial(_in_short_rows, others=others) if rows else others
 
     def has_sines_inside(self, samples: int, stored: int) -> bool:
@@ -384,11 +416,19 @@ def _in_one_kernel(numbers: Numbers) -> Any:
     return joined(numbers) if numbers.size <= FUSED else _in_digits(numbers)
 
 
-def _in_one_kernel_of_many(numbers: Numbers, outside: bool, columns: int) -> Any:
-    """The same, where the kernel is vectorised if that suits the array (see `by_selection`).
+def _in_one_kernel_of_many(
+    numbers: Numbers, outside: bool, columns: int, operations: int | None
+) -> Any:
+    """The same, where the kernel is vectorised if that suits the array.
 
-    Arrays of fewer columns than `columns` are concatenated.
+    Args:
+        numbers: of the array.
+        outside: see `by_selection`.
+        columns: fewer are concatenated, or in layers.
+        operations: see `is_layered`; None where there are no layers.
     """
+    if operations is not None and is_layered(numbers, operations, outside):
+        return by_layers(numbers)
     wide = numbers.ndim > 1 and numbers.shape[-1] >= columns
     selected = by_selection(numbers, outside) if wide else None
     return _in_one_kernel(numbers) if selected is None else selected
