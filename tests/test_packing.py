@@ -119,6 +119,7 @@ def test_matrices_of_many_samples(fun, inputs, samples):
         (3, 3, 2, True, True),
         (4, 4, 2, False, True),
         (4, 4, 4, False, True),
+        (5, 5, 2, False, True),
         (6, 7, 7, False, True),
         (13, 13, 3, True, True),
         (13, 13, 13, False, False),
@@ -150,6 +151,22 @@ def test_where_entries_are_selected(rows, columns, apart, inside, outside):
         wanted = np.zeros((BATCH, rows, columns))
         wanted[:, np.arange(rows)[:, None], places] = x
         np.testing.assert_array_equal(found(x), wanted)
+
+
+@pytest.mark.parametrize(("size", "apart"), [(5, 2), (6, 2), (7, 2), (6, 5)])
+def test_rows_of_few_numbers_select_theirs(size, apart):
+    """Outside of the cache; more numbers and larger matrices are concatenated."""
+
+    def matrix(row):
+        numbers = np.zeros((size, size), object)
+        for i in range(size):
+            for j in range(apart):
+                numbers[i, (i + j) % size] = row[j] * (i + 1)
+        return packing.by_selection(numbers, True)
+
+    jaxpr = jax.make_jaxpr(matrix)(draw(26, apart)).jaxpr
+    concatenated = primitives(jaxpr, ("concatenate",)).total()
+    assert concatenated == (0 if size < 7 and apart == 2 else size)
 
 
 def mirrored(x):

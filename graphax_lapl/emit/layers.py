@@ -10,7 +10,7 @@ import numpy as np
 from jax import lax
 
 from .arrays import promoted
-from .numbers import Numbers
+from .numbers import Numbers, is_known
 from .packing import FUSED, UNROLLED
 
 __all__ = ["by_layers", "is_layered"]
@@ -89,8 +89,7 @@ def _entries(numbers: Numbers) -> np.ndarray:
 
 
 def _is_zero(number: Any) -> bool:
-    known = isinstance(number, np.ndarray | np.generic | bool | int | float | complex)
-    return known and not any(np.asarray(number).tobytes())
+    return is_known(number) and not any(np.asarray(number).tobytes())
 
 
 @lru_cache(maxsize=256)

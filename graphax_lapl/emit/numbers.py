@@ -30,6 +30,7 @@ __all__ = [
     "filled",
     "has_numbers",
     "in_a_row",
+    "is_known",
     "joined",
     "run_numbers",
     "split",
@@ -101,6 +102,11 @@ def joined(numbers: Numbers, steps: int = 0) -> Any:
     """The array of numbers that have `steps` axes of their own, which become the first."""
     together = jnp.stack(list(numbers.ravel()), axis=steps)
     return lax.reshape(together, (*together.shape[:steps], *numbers.shape))
+
+
+def is_known(number: Any) -> bool:
+    """Whether a number is known before anything is evaluated."""
+    return isinstance(number, np.ndarray | np.generic | bool | int | float | complex)
 
 
 def in_a_row(numbers: Numbers, dtype: Any) -> list[Any]:

@@ -25,7 +25,7 @@ from jax.custom_batching import custom_vmap
 from ..program.fusion import UNBOUNDED
 from .arrays import promoted
 from .holding import held
-from .numbers import BATCH, Numbers, joined
+from .numbers import BATCH, Numbers, is_known, joined
 
 __all__ = [
     "FUSED",
@@ -43,6 +43,9 @@ __all__ = [
 FUSED = 8
 #: Most entries of a matrix over which LLVM unrolls the loops.
 UNROLLED = 16
+#: Outside of the cache: entries of a matrix up to which rows select among no more than so many
+#: numbers, which LLVM unrolls too.
+UNROLLED_ROWS, FEW_APART = 48, 4
 #: Inside of the cache: entries of a matrix up to which each selects, and up to which it does where
 #: rows are no shorter than columns and selections are this part of its entries.
 FEW_SELECTED, SOME_SELECTED, SELECTED_SHARE = FUSED, 12, 2 / 3
@@ -215,9 +218,11 @@ def by_selection(numbers: Numbers, outside: bool) -> Any:
     groups = [_equal(row) for row in numbers.reshape(shape)]
     values = promoted([jnp.asarray(number) for number in numbers.ravel()])
     starts = range(0, total, columns)
+    always = total <= UNROLLED or columns > FUSED
+    few = FEW_APART if total <= UNROLLED_ROWS else 0
     rows = [
         _selected(values[start : start + columns], equal)
-        if total <= UNROLLED or columns > FUSED
+        if always or len(equal) <= few
         else lax.concatenate([lax.reshape(x, (1,)) for x in values[start : start + columns]], 0)
         for start, equal in zip(starts, groups, strict=True)
     ]
@@ -248,8 +253,8 @@ def _equal(row: Iterable[Any]) -> list[list[int]]:
     """Where equal numbers are, most of them first; zeros of both signs differ."""
     found: dict[Any, list[int]] = {}
     for place, number in enumerate(row):
-        known = isinstance(number, np.ndarray | np.generic | bool | int | float | complex)
-        found.setdefault(np.asarray(number).tobytes() if known else id(number), []).append(place)
+        key = np.asarray(number).tobytes() if is_known(number) else id(number)
+        found.setdefault(key, []).append(place)
     return sorted(found.values(), key=len, reverse=True)
 
 

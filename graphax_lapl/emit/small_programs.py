@@ -38,7 +38,16 @@ from .chunks import can_be_in_chunks, in_chunks
 from .holding import BARRIERS_STAND, held
 from .innermost import batched_first, with_rule
 from .layers import by_layers, is_layered
-from .numbers import BATCH, CALLS, Numbers, computed, has_numbers, joined, run_numbers
+from .numbers import (
+    BATCH,
+    CALLS,
+    Numbers,
+    computed,
+    has_numbers,
+    is_known,
+    joined,
+    run_numbers,
+)
 from .packing import (
     FUSED,
     UNROLLED,
@@ -457,11 +466,14 @@ def _in_numbers(
     """What is recorded as a function of arrays, for chunks of a batch of some size."""
     program = recorded.tape.program(recorded.results, chunk, size, rows, sines)
 
-    def numbers(*inputs: Any) -> list[Any]:
-        found = program(inputs)
-        return [
-            lax.convert_element_type(join(array), atom.aval.dtype)
-            for array, atom in zip(found, closed.jaxpr.outvars, strict=True)
-        ]
+    def array(numbers: Numbers, dtype: Any) -> Any:
+        if not all(is_known(number) for number in numbers.ravel()):
+            return lax.convert_element_type(join(numbers), dtype)
+        known = [np.asarray(number).astype(dtype) for number in numbers.ravel()]
+        return jnp.asarray(np.array(known, dtype).reshape(numbers.shape))
 
-    return numbers
+    def arrays(*inputs: Any) -> list[Any]:
+        found = zip(program(inputs), closed.jaxpr.outvars, strict=True)
+        return [array(numbers, atom.aval.dtype) for numbers, atom in found]
+
+    return arrays
