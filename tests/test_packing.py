@@ -184,11 +184,14 @@ def ended(x):
         (mirrored, 7, BATCH, True),
         (mirrored, 8, BATCH, False),
         (mirrored, 10, BATCH, True),
-        (mirrored, 8, 2**14, True),  # outside of the cache
+        (mirrored, 16, BATCH, False),
+        (mirrored, 8, 2**14, False),
+        (mirrored, 10, 2**14, False),  # outside of the cache
+        (mirrored, 7, 2**14, True),
         (ended, 8, BATCH, True),
     ],
 )
-def test_rows_that_are_whole_vectors_are_filled_as_arrays(fun, size, samples, joined):
+def test_rows_of_vectors_are_filled_as_arrays(fun, size, samples, joined):
     x = draw(25, samples, size)
     compiled = jax.jit(jax.vmap(jacve(fun))).lower(x).compile()
     compare(compiled(x), jax.jit(jax.vmap(jax.jacfwd(fun)))(x))

@@ -89,7 +89,7 @@ MOVED = FUSED * FUSED
 #: are one kernel, that one is vectorised then.
 WIDE = FUSED + 1
 #: Columns of a matrix that JAX's kernels for arrays are vectorised along without a remainder. Where
-#: at most one entry in so many is not zero, so are ours, inside of the cache.
+#: at most one entry in so many is not zero, so are ours, outside of the cache with a remainder too.
 VECTOR, FULL_VECTORS = 8, 2
 #: Entries made of products with those of a known matrix from which on arrays are.
 MANY = 48
@@ -325,9 +325,11 @@ class _Recorded(NamedTuple):
         entries = sum(int(np.count_nonzero(numbers != 0)) for numbers in self.results)
         if everything > FEW:
             return FULL * entries < everything
-        vectors = all(numbers.shape[1:] == (VECTOR,) for numbers in self.results)
-        inside = samples * everything <= CACHED
-        return vectors and inside and FULL_VECTORS * entries < everything and is_compared(jaxpr)
+        columns = [numbers.shape[-1] if numbers.ndim > 1 else 1 for numbers in self.results]
+        outside = samples * everything > CACHED
+        if not all(found >= VECTOR and (outside or found % VECTOR == 0) for found in columns):
+            return False
+        return FULL_VECTORS * entries < everything and is_compared(jaxpr)
 
     def has_shared_rows(self, samples: int) -> bool:
         """Whether branches for every entry would evaluate much that a row needs once.
