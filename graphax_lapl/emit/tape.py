@@ -58,7 +58,7 @@ STAGING = 4 * KERNEL
 #: Nanoseconds of holding a number where more than a few kernels would be handed to other threads.
 FEW_HOLDING = KERNEL
 #: Nanoseconds of holding a number that kernels write side by side in chunks.
-CHUNK_HOLDING = KERNEL if BARRIERS_STAND else HOLDING
+CHUNK_HOLDING = KERNEL / 2 if BARRIERS_STAND else HOLDING
 #: Operations whose operands may change places.
 COMMUTATIVE = frozenset({"add", "mul"})
 
