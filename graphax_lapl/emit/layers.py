@@ -54,8 +54,7 @@ def is_layered(numbers: Numbers, operations: int, outside: bool) -> bool:
     entries = _entries(numbers)
     if not 0 < np.count_nonzero(entries) <= LAYERED_SHARE * numbers.size:
         return False
-    layers = len(_layers(entries.tobytes(), entries.shape))
-    return operations + LAYER * columns * layers <= MAX_WRITTEN
+    return operations + LAYER * columns * len(_layers_of(entries)) <= MAX_WRITTEN
 
 
 def by_layers(numbers: Numbers) -> Any:
@@ -70,8 +69,7 @@ def by_layers(numbers: Numbers) -> Any:
     zero = jnp.zeros((), values[0].dtype)
     row, column = (lax.broadcasted_iota(np.int32, matrix.shape, axis) for axis in (0, 1))
     result = jnp.zeros(matrix.shape, values[0].dtype)
-    entries = _entries(numbers)
-    for layer in _layers(entries.tobytes(), entries.shape):
+    for layer in _layers_of(_entries(numbers)):
         places = [r * columns + c if r >= 0 else -1 for c, r in enumerate(layer.rows)]
         parts = [lax.reshape(values[k] if k >= 0 else zero, (1,)) for k in places]
         if layer.diagonal is None:
@@ -90,6 +88,10 @@ def _entries(numbers: Numbers) -> np.ndarray:
 
 def _is_zero(number: Any) -> bool:
     return is_known(number) and not any(np.asarray(number).tobytes())
+
+
+def _layers_of(entries: np.ndarray) -> list[_Layer]:
+    return _layers(entries.tobytes(), entries.shape)
 
 
 @lru_cache(maxsize=256)

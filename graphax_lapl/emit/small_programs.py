@@ -58,7 +58,6 @@ from .packing import (
     in_rows,
     is_selected,
 )
-from .recorded import Number
 from .sines import Pair, by_library
 from .tape import Tape, TooLong
 
@@ -307,7 +306,7 @@ class _Recorded(NamedTuple):
         everything = sum(numbers.size for numbers in self.results)
         return all(
             numbers.ndim > 1
-            and any(isinstance(number, Number) for number in numbers.ravel())
+            and not all(is_known(number) for number in numbers.ravel())
             and (everything <= MOVED or is_layered(numbers, 0, outside))
             for numbers in self.results
         )
@@ -320,13 +319,16 @@ class _Recorded(NamedTuple):
         return 2 * self.tape.scaled(self.results) > everything
 
     def _is_mostly_zero(self, jaxpr: Any, samples: int) -> bool:
-        """Whether most of many results are zeros, which arrays are filled up with."""
+        """Whether most results are zeros, which arrays are filled up with.
+
+        They are many, or rows of whole vectors that are compared with positions.
+        """
         everything = sum(numbers.size for numbers in self.results)
         entries = sum(int(np.count_nonzero(numbers != 0)) for numbers in self.results)
         if everything > FEW:
             return FULL * entries < everything
         columns = [numbers.shape[-1] if numbers.ndim > 1 else 1 for numbers in self.results]
-        outside = samples * everything > CACHED
+        outside = self._is_outside(samples, sines=False)
         if not all(found >= VECTOR and (outside or found % VECTOR == 0) for found in columns):
             return False
         return FULL_VECTORS * entries < everything and is_compared(jaxpr)
@@ -469,10 +471,9 @@ def _in_numbers(
     program = recorded.tape.program(recorded.results, chunk, size, rows, sines)
 
     def array(numbers: Numbers, dtype: Any) -> Any:
-        if not all(is_known(number) for number in numbers.ravel()):
-            return lax.convert_element_type(join(numbers), dtype)
-        known = [np.asarray(number).astype(dtype) for number in numbers.ravel()]
-        return jnp.asarray(np.array(known, dtype).reshape(numbers.shape))
+        if all(is_known(number) for number in numbers.ravel()):
+            return jnp.asarray(numbers.astype(dtype))
+        return lax.convert_element_type(join(numbers), dtype)
 
     def arrays(*inputs: Any) -> list[Any]:
         found = zip(program(inputs), closed.jaxpr.outvars, strict=True)
