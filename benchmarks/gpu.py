@@ -1,8 +1,9 @@
 """The suite `gpu`: the problems of `jacobian`, `laplacian` and `sparse` on an accelerator.
 
-Arrays stay on the device, and every sample waits for its results (`jax.block_until_ready`). Where
-there is no accelerator nothing is timed, and the tables say so; that every program lowers for CPU,
-CUDA and TPU and asks nothing of the host is checked everywhere, for every problem.
+Arrays stay on the device. The calls of a sample are dispatched one after the other, and the last
+one is waited for (`jax.block_until_ready`); beside that stands how long a GPU computes. Where there
+is no accelerator nothing is timed, and the tables say so; that every program lowers for CPU, CUDA
+and TPU and asks nothing of the host is checked everywhere, for every problem.
 """
 
 import time
@@ -11,11 +12,12 @@ from typing import Any
 import jax
 
 from benchmarks import jacobian, laplacian, sparse
-from benchmarks.core.methods import attempted
+from benchmarks.core.methods import FLOOR, attempted
 from benchmarks.core.suite import OnStep, Outcome, Report, Reports, Settings, Suite, Task, ignore
-from benchmarks.core.tables import Plain, outcome, table
+from benchmarks.core.tables import Plain, number, outcome, table
 from benchmarks.lowering import PLATFORMS, example, exported, host_calls
 from benchmarks.names import JACOBIAN, LAPLACIAN, SPARSE, AnyProblem, kind_of, names_of, problem_of
+from benchmarks.render import si
 
 LOWERING = "lowering"
 OURS = "ours"
@@ -29,6 +31,9 @@ TABLES = {
     LAPLACIAN: laplacian.SUITE.tables,
     SPARSE: sparse.SUITE.tables,
 }
+#: What is timed beside ours, and is no peer.
+OTHERS = (*FLOOR, *jacobian.ORDERS)
+BUSY = "How long the GPU computes in a call, in how many kernels, and the ratio of the times."
 NONE_HERE = (
     "**No accelerator here: JAX found {device} only. Nothing below is timed; run this suite on a "
     "machine with a GPU or TPU for that.**"
@@ -80,6 +85,7 @@ def tables(reports: Reports) -> str:
     timed = [report for report in reports if report["facts"].get("accelerator")]
     if not timed:
         parts += [NONE_HERE.format(device=", ".join(devices) or "nothing"), ""]
+    parts += _busy(timed)
     for kind, write in TABLES.items():
         own = [_without_lowering(report) for report in timed if kind_of(report["name"]) == kind]
         parts += [write(own)] if own else []
@@ -96,6 +102,32 @@ def tables(reports: Reports) -> str:
 def _lowered(task: Plain) -> str:
     found = outcome(task, OURS)
     return "-" if not found else "no" if found["note"] else "yes"
+
+
+def _busy(reports: Reports) -> list[str]:
+    """A table of the time in which the device computes, and of its kernels; none without any."""
+    rows = []
+    for report in reports:
+        for name, task in report["tasks"].items():
+            mine = next((m for m in SUITE.ours if outcome(task, m).get("kernels")), None)
+            peers = [
+                method
+                for method, found in task["outcomes"].items()
+                if found["kernels"] and method not in (*SUITE.ours, *OTHERS)
+            ]
+            if mine is None or not peers:
+                continue
+            best = min(peers, key=lambda method: outcome(task, method)["device_seconds"])
+            own, other = outcome(task, mine), outcome(task, best)
+            rows.append(
+                (
+                    f"{report['name']}, {name}",
+                    f"{si(own['device_seconds'], 's')}, {own['kernels']:.0f}",
+                    f"{best}, {si(other['device_seconds'], 's')}, {other['kernels']:.0f}",
+                    number(own["device_seconds"] / other["device_seconds"]),
+                )
+            )
+    return [BUSY, "", table(("problem", OURS, "best peer", "ours / peer"), rows)] if rows else []
 
 
 def _without_lowering(report: Plain) -> Plain:

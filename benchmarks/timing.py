@@ -92,6 +92,7 @@ def measure(
     sample_seconds: float = 5e-3,
     max_seconds: float = float("inf"),
     min_rounds: int = 4,
+    queued: bool = False,
     on_round: Callable[[int, int], None] | None = None,
     clock: Callable[[], float] = time.perf_counter,
     wait: Callable[[object], object] = jax.block_until_ready,
@@ -109,6 +110,8 @@ def measure(
             repeated within the sample.
         max_seconds: no new round is begun after so many seconds of kept rounds.
         min_rounds: rounds that are kept whatever `max_seconds` says.
+        queued: whether the calls of a sample are dispatched one after the other and only the last
+            one is waited for: on an accelerator, the time of a call without the way there and back.
         on_round: called with (rounds done, rounds planned) after every round, warm-up included.
         clock: returns the time in seconds.
         wait: blocks until the result of a call has been computed.
@@ -127,8 +130,10 @@ def measure(
     def sample(name: str) -> float:
         call, repeats = candidates[name], inner[name]
         start = clock()
-        for _ in range(repeats):
-            wait(call())
+        for left in range(repeats - 1, -1, -1):
+            result = call()
+            if not queued or not left:
+                wait(result)
         return (clock() - start) / repeats
 
     for done in range(1, warmup + 1):

@@ -20,6 +20,8 @@ class Outcome:
         temp_bytes: temporary memory of the compiled program.
         output_bytes: memory of its results.
         seconds: median time of a call.
+        device_seconds: of a call, in which a GPU computes.
+        kernels: of a call, on a GPU.
         error: largest difference from the reference result, relative to its largest entry, in the
             precision of the benchmark.
         nse: stored entries of a sparse result.
@@ -33,6 +35,8 @@ class Outcome:
     temp_bytes: int | None = None
     output_bytes: int | None = None
     seconds: float | None = None
+    device_seconds: float | None = None
+    kernels: float | None = None
     error: float | None = None
     nse: int | None = None
     colours: int | None = None

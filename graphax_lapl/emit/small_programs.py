@@ -35,6 +35,7 @@ from ..program.timings import IN_MEMORY, expression_of
 from .array_forms import has_known_matrix, has_wide_arrays, is_compared, is_full
 from .arrays import promoted
 from .chunks import can_be_in_chunks, in_chunks
+from .gpu_batches import PLATFORMS, REPEATED, is_gpu, on_gpu
 from .holding import BARRIERS_STAND, held
 from .innermost import batched_first, with_rule
 from .layers import by_layers, is_layered
@@ -140,7 +141,7 @@ def in_numbers(
     """`run`, number by number for a single input and under `jax.vmap` with many samples.
 
     Where much would be held for all samples, they are evaluated in chunks. Derivatives are those of
-    `run`. On other devices than CPUs nothing is rewritten.
+    `run`. On GPUs what many entries share is evaluated once; elsewhere nothing is rewritten.
 
     Args:
         run: the program, on small arrays. It closes over no tracers.
@@ -196,6 +197,7 @@ def in_numbers(
                     lax.platform_dependent,
                     cpu=cpu or jax.vmap(numbers, axes),
                     default=jax.vmap(other, axes),
+                    **({} if few else _for_gpus(closed, recorded, structure, own, size)),
                 )
         return (call or jax.vmap(run, axes))(list(inputs))
 
@@ -480,3 +482,16 @@ def _in_numbers(
         return [array(numbers, atom.aval.dtype) for numbers, atom in found]
 
     return arrays
+
+
+def _for_gpus(
+    closed: Any, recorded: _Recorded, structure: Any, own: Sequence[bool], size: int
+) -> dict[str, Run]:
+    """The form of a batch on GPUs, by platform; none where it is that of all other devices."""
+    results = recorded.results
+    entries = sum(numbers.size for numbers in results)
+    if not is_gpu() or recorded.operations < REPEATED * entries:
+        return {}
+    program = recorded.tape.program(results, size, size, sines=by_library)
+    form = on_gpu(program, results, [atom.aval.dtype for atom in closed.jaxpr.outvars], own, size)
+    return dict.fromkeys(PLATFORMS, lambda inputs: jax.tree.unflatten(structure, form(inputs)))

@@ -3,7 +3,7 @@
 Measured once by `python -m benchmarks.calibrate` (float32, arrays in the cache, one kernel), on two
 cores of an x86-64 server with JAX 0.10 and 0.12, and rounded; ratios matter here, not seconds. An
 operation that is not listed costs `OPERATION` if it is arithmetic. Accelerators have their own
-trade-offs, and XLA keeps no fused expression apart there: the model is about CPUs.
+trade-offs: the model is about CPUs.
 """
 
 from __future__ import annotations

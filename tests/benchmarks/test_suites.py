@@ -2,13 +2,15 @@
 
 import dataclasses
 import json
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import pytest
 
 from benchmarks import compile_time, gpu, jacobian, memory, planner
-from benchmarks.core.suite import Report, Settings
+from benchmarks.core.device_time import busy, busy_in
+from benchmarks.core.suite import Outcome, Report, Settings, Task
 from benchmarks.lowering import exported, host_calls
 from benchmarks.suites import SUITES
 from graphax_lapl import jacve
@@ -147,6 +149,29 @@ def test_with_an_accelerator_the_problem_is_timed(monkeypatch):
     text = gpu.tables([plain(report)])
     assert "No accelerator" not in text
     assert "| jacobian.lighthouse, batch of 2 | " in text
+
+
+def test_the_time_in_which_a_gpu_computes_is_compared_with_the_best_peer(monkeypatch):
+    monkeypatch.setattr(gpu, "accelerator", lambda: "a large one")
+    known = {"auto": (2e-6, 1), "f": (1e-7, 1), "jax.jacfwd": (8e-6, 5), "jax.jacrev": (4e-6, 3)}
+    task = Task({name: Outcome(device_seconds=t, kernels=k) for name, (t, k) in known.items()})
+    task.reference = "jax.jacfwd"
+    report = Report("jacobian.lighthouse", {"accelerator": "a large one"}, {"batch of 2": task})
+    text = gpu.tables([plain(report)])
+    assert "| jacobian.lighthouse, batch of 2 | 2 us, 1 | jax.jacrev, 4 us, 3 | 0.50 |" in text
+
+
+def test_kernels_are_those_on_streams_of_gpus():
+    def named(name, **more):
+        return SimpleNamespace(name=name, **more)
+
+    kernels = [SimpleNamespace(duration_ns=1500.0), SimpleNamespace(duration_ns=500.0)]
+    lines = [named("Stream #13(Compute)", events=kernels), named("XLA Modules", events=kernels)]
+    planes = [named("/device:GPU:0", lines=lines), named("/host:CPU", lines=lines)]
+    seconds, count = busy_in(SimpleNamespace(planes=planes), 2)
+    assert (seconds, count) == (pytest.approx(1e-6), 1.0)
+    assert busy_in(SimpleNamespace(planes=planes[1:]), 2) is None
+    assert busy(lambda: jnp.zeros(())) is None
 
 
 def test_a_program_that_asks_the_host_or_does_not_lower_is_a_note(monkeypatch):

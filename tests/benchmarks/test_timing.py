@@ -52,6 +52,22 @@ def test_warmup_rounds_are_thrown_away(machine):
     assert result.twins["f"] == (2.0, 2.0, 2.0)
 
 
+@pytest.mark.parametrize(("queued", "waits"), [(False, 16), (True, 1)])
+def test_queued_calls_are_waited_for_together(machine, queued, waits):
+    waited = []
+    measure(
+        {"short": machine.candidate("short", [1 / 1024])},
+        references=["short"],
+        rounds=3,
+        sample_seconds=1 / 64,
+        queued=queued,
+        clock=machine.clock,
+        wait=waited.append,
+    )
+    assert machine.calls.count("short") == 2 + 2 * 3 * 16
+    assert len(waited) == 2 + 2 * 3 * waits
+
+
 def test_short_calls_are_repeated_within_a_sample(machine):
     durations = {"short": [1 / 1024], "long": [1.0]}
     result = timed(machine, durations, references=["long"], rounds=3, sample_seconds=1 / 64)

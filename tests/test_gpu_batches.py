@@ -1,0 +1,102 @@
+"""Batches of programs on numbers as GPUs get them: the form by itself, and where it is chosen."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import export
+
+from graphax_lapl import jacve
+from graphax_lapl.emit import gpu_batches, small_programs
+
+SAMPLES = 300
+SCALE = np.linspace(0.5, 0.7, 3)
+
+
+def chain(x, scale):
+    """What results are made of, all of them share."""
+    y = jnp.sin(x) * jnp.roll(x, 1) * scale
+    for _ in range(3):
+        y = jnp.tanh(y * jnp.roll(y, 1)) + x[0]
+    return jnp.stack([y[0] * y[1], y[2], x[0] * x[1]]), y[1] / (2 + y[0] ** 2)
+
+
+def program(x, scale):
+    """A matrix with a zero that is known and two numbers that are the same, and a number."""
+    (a, b, c), d = chain(x, scale)
+    zero = jnp.zeros_like(a)
+    return jnp.stack([jnp.stack([a, zero]), jnp.stack([d * b, a]), jnp.stack([c, d / b])]), c
+
+
+def cheap(x):
+    return x * jnp.roll(x, 1) + jnp.sin(x[0])
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """Programs that are lowered for CUDA, on a machine that has none."""
+    monkeypatch.setattr(gpu_batches, "BACKEND", jax.default_backend())
+
+
+@pytest.fixture
+def always(gpu, monkeypatch):
+    """The same, however little entries share."""
+    del gpu
+    monkeypatch.setattr(small_programs, "REPEATED", 0)
+
+
+@pytest.fixture
+def x():
+    return jax.random.uniform(jax.random.key(0), (SAMPLES, 3), minval=0.5, maxval=1.5)
+
+
+def form_of(fun, own, *arguments):
+    """The form of a function of one sample for a batch."""
+    sample = [x[0] if moves else x for x, moves in zip(arguments, own, strict=True)]
+    closed, types = jax.make_jaxpr(lambda inputs: fun(*inputs), return_shape=True)(sample)
+    recorded = small_programs._recorded(closed, own)
+    forms = small_programs._for_gpus(
+        closed, recorded, jax.tree.structure(types), own, len(arguments[0])
+    )
+    return forms.get("cuda")
+
+
+@pytest.mark.usefixtures("always")
+def test_the_form_has_the_values_of_the_program(x):
+    form = form_of(program, [True, False], x, SCALE)
+    expected = jax.vmap(program, (0, None))(x, SCALE)
+    found = form([x, SCALE])
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12), found, expected)
+
+
+@pytest.mark.usefixtures("always")
+def test_it_can_be_batched_and_differentiated_again(x):
+    form = form_of(program, [True, False], x, SCALE)
+
+    def norm(fun):
+        return lambda x, scale: sum(jnp.sum(b**2) for b in jax.tree.leaves(fun(x, scale)))
+
+    ours = norm(lambda x, scale: form([x, scale]))
+    reference = norm(jax.vmap(program, (0, None)))
+    gradients = [jax.grad(each, (0, 1))(x, SCALE) for each in (ours, reference)]
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9), *gradients)
+    several = jnp.stack([x, x + 0.1])
+    twice = [jax.vmap(each, (0, None))(several, SCALE) for each in (ours, reference)]
+    np.testing.assert_allclose(*twice, rtol=1e-12)
+
+
+def barriers(fun, *arguments):
+    exported = export.export(jax.jit(fun), platforms=("cuda",))(*arguments)
+    return exported.mlir_module().count("stablehlo.optimization_barrier")
+
+
+@pytest.mark.usefixtures("gpu")
+def test_what_entries_share_is_written_first_for_cuda(x):
+    ours = jax.vmap(jacve(chain), (0, None))
+    assert barriers(ours, x, SCALE) == 1
+    assert barriers(jax.vmap(jacve(cheap)), x) == 0
+    assert barriers(jacve(cheap), x[0]) == 0
+
+
+def test_other_machines_keep_what_is_right_everywhere(x):
+    assert barriers(jax.vmap(jacve(chain), (0, None)), x, SCALE) == 0
