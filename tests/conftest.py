@@ -71,22 +71,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-#: Cases of a test from which on every other one is left to `make conformance`.
-_MANY_CASES = 6
+#: Cases of a test from which on every other one is left to `make conformance`, and two of three.
+_MANY_CASES, _VERY_MANY_CASES = 6, 18
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leaves every other case of tests with many to `make conformance`.
+    """Leaves half or two thirds of the cases of tests with many to `make conformance`.
 
     Which ones is drawn from their names, so that no parameter decides it. Tests marked `smoke` or
     `every_case` keep all of theirs.
     """
     cases = Counter(item.nodeid.partition("[")[0] for item in items)
     for item in items:
-        many = cases[item.nodeid.partition("[")[0]] >= _MANY_CASES
+        many = cases[item.nodeid.partition("[")[0]]
+        share = 3 if many >= _VERY_MANY_CASES else 2 if many >= _MANY_CASES else 1
         kept = item.get_closest_marker("smoke") or item.get_closest_marker("every_case")
-        if many and not kept and crc32(item.nodeid.encode()) % 2:
+        if not kept and crc32(item.nodeid.encode()) % share:
             item.add_marker(pytest.mark.conformance)
 
 
