@@ -34,7 +34,7 @@ MAX_PACKED = 4096
 MAX_PIECES = 32
 #: Up to so many single numbers beside other entries are placed by their positions, in matrices of
 #: at least so many entries for each: the corners of a periodic stencil.
-MAX_CORNERS, CORNER_ROOM = 4, 64
+MAX_CORNERS, CORNER_ROOM = 4, 32
 #: Most arrays that are selected by the distance of positions; three took up to 1.26 of padding.
 MAX_MASKED = 2
 
