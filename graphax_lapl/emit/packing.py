@@ -197,7 +197,7 @@ def is_selected(numbers: Numbers, outside: bool) -> bool:
         few = columns >= rows and selections <= SELECTED_SHARE * total
         return outside or (total <= SOME_SELECTED and few)
     if columns > FUSED:
-        return math.prod(_digits(total)) != total and selections <= MAX_SELECTIONS
+        return (outside or math.prod(_digits(total)) != total) and selections <= MAX_SELECTIONS
     return max(rows, columns) <= FUSED and outside
 
 
