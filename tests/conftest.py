@@ -71,7 +71,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-#: Cases of a test from which on every other one is left to `make conformance`, and two of three.
+#: Cases of a test from which on one of two is left to `make conformance`, and two of three.
 _MANY_CASES, _VERY_MANY_CASES = 6, 18
 
 
