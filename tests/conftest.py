@@ -69,25 +69,32 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="run every test, not only those marked `leaks`, under jax.checking_leaks() (slow)",
     )
+    parser.addoption(
+        "--half",
+        action="store_true",
+        help="mark half of the many cases of a test that keeps all of them `conformance` too",
+    )
 
 
-#: Cases of a test from which on one of two is left to `make conformance`, and two of three.
-_MANY_CASES, _VERY_MANY_CASES = 6, 18
+#: Of tests with at least so many cases: one in so many runs by default, the others are left to
+#: `make conformance`.
+_SHARES = {24: 8, 12: 4, 6: 2}
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leaves half or two thirds of the cases of tests with many to `make conformance`.
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves most cases of tests with many to `make conformance`.
 
     Which ones is drawn from their names, so that no parameter decides it. Tests marked `smoke` or
-    `every_case` keep all of theirs.
+    `every_case` keep all of theirs, or half of them.
     """
+    half = 2 if config.getoption("--half") else 1
     cases = Counter(item.nodeid.partition("[")[0] for item in items)
     for item in items:
         many = cases[item.nodeid.partition("[")[0]]
-        share = 3 if many >= _VERY_MANY_CASES else 2 if many >= _MANY_CASES else 1
+        share = next((one_in for least, one_in in _SHARES.items() if many >= least), 1)
         kept = item.get_closest_marker("smoke") or item.get_closest_marker("every_case")
-        if not kept and crc32(item.nodeid.encode()) % share:
+        if crc32(item.nodeid.encode()) % (min(share, half) if kept else share):
             item.add_marker(pytest.mark.conformance)
 
 
