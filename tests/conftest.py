@@ -78,7 +78,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 #: Of tests with at least so many cases: one in so many runs by default, the others are left to
 #: `make conformance`.
-_SHARES = {24: 8, 12: 4, 6: 2}
+_SHARES = {24: 8, 12: 4, 4: 2}
 
 
 @pytest.hookimpl(tryfirst=True)
