@@ -130,10 +130,12 @@ def measure(
     def sample(name: str) -> float:
         call, repeats = candidates[name], inner[name]
         start = clock()
-        for left in range(repeats - 1, -1, -1):
+        for _ in range(repeats):
             result = call()
-            if not queued or not left:
+            if not queued:
                 wait(result)
+        if queued:
+            wait(result)
         return (clock() - start) / repeats
 
     for done in range(1, warmup + 1):

@@ -14,7 +14,7 @@ SCALE = np.linspace(0.5, 0.7, 3)
 
 
 def chain(x, scale):
-    """What results are made of, all of them share."""
+    """Results that share most of their operations."""
     y = jnp.sin(x) * jnp.roll(x, 1) * scale
     for _ in range(3):
         y = jnp.tanh(y * jnp.roll(y, 1)) + x[0]

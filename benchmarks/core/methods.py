@@ -161,13 +161,11 @@ def time_calls(
         min_rounds=min_rounds,
         queued=on_accelerator,
     )
-    for name in kept if on_accelerator else ():
-        found = busy(kept[name])
-        if found is not None:
-            known = task.outcomes.setdefault(name, Outcome())
+    for name, call in kept.items():
+        known = task.outcomes.setdefault(name, Outcome())
+        known.seconds = measured.median_seconds(name)
+        if on_accelerator and (found := busy(call)) is not None:
             known.device_seconds, known.kernels = found
-    for name in kept:
-        task.outcomes.setdefault(name, Outcome()).seconds = measured.median_seconds(name)
         task.ratios[name] = {
             **{other: measured.ratio(name, to=other) for other in kept if other != name},
             **{other: _single(once[name] / once[other]) for other in slow},

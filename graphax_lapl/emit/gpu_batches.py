@@ -36,7 +36,7 @@ def on_gpu(
     dtypes: Sequence[Any],
     own: Sequence[bool],
     size: int,
-) -> Callable[[Sequence[Any]], list[Any]]:
+) -> Callable[..., list[Any]]:
     """A program of one sample for a batch: all numbers are written, and then moved to their places.
 
     Args:
@@ -59,7 +59,7 @@ def on_gpu(
             if not is_known(number)
         }
 
-    def run(inputs: Sequence[Any]) -> list[Any]:
+    def run(*inputs: Any) -> list[Any]:
         values = lax.optimization_barrier(jax.vmap(distinct, axes)(list(inputs)))
 
         def along_batch(number: Any, dtype: Any) -> Any:

@@ -197,7 +197,7 @@ def in_numbers(
                     lax.platform_dependent,
                     cpu=cpu or jax.vmap(numbers, axes),
                     default=jax.vmap(other, axes),
-                    **({} if few else _for_gpus(closed, recorded, structure, own, size)),
+                    **_for_gpus(closed, recorded, structure, own, size),
                 )
         return (call or jax.vmap(run, axes))(list(inputs))
 
@@ -490,8 +490,8 @@ def _for_gpus(
     """The form of a batch on GPUs, by platform; none where it is that of all other devices."""
     results = recorded.results
     entries = sum(numbers.size for numbers in results)
-    if not is_gpu() or recorded.operations < REPEATED * entries:
+    if not is_gpu() or size < BATCH or recorded.operations < REPEATED * entries:
         return {}
     program = recorded.tape.program(results, size, size, sines=by_library)
     form = on_gpu(program, results, [atom.aval.dtype for atom in closed.jaxpr.outvars], own, size)
-    return dict.fromkeys(PLATFORMS, lambda inputs: jax.tree.unflatten(structure, form(inputs)))
+    return dict.fromkeys(PLATFORMS, _structured(form, structure))
