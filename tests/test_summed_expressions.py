@@ -8,7 +8,7 @@ import pytest
 from graphax_lapl import laplacian_ve, make_plan
 from graphax_lapl.program.instructions import PrimalInstruction
 from graphax_lapl.program.regions import regions
-from graphax_lapl.program.summed import within_sums
+from graphax_lapl.program.summed import shared_in_sums, taken_for_products, within_sums
 
 X = jnp.linspace(0.3, 1.4, 1000)
 W = jnp.cos(jnp.arange(1000.0))
@@ -162,3 +162,73 @@ def test_laplacian(samples):
 
 def term(x, w):
     return w * jnp.tanh(2.0 * jnp.sin(x)) * jnp.exp(-0.5 * x**2)
+
+
+def modified(weights, x):
+    """A network with two encoders of its input (Wang, Teng, Perdikaris, arXiv 2001.04536)."""
+    first, second, third, hidden = weights
+    u, v, h = (jnp.tanh(x @ w) for w in (first, second, third))
+    h = (1 - h) * u + h * v
+    z = jnp.tanh(h @ hidden)
+    return jnp.sum((1 - z) * u + z * v)
+
+
+def two_layers(weights, x):
+    first, _, _, hidden = weights
+    return jnp.sum(jnp.tanh(jnp.tanh(x @ first) @ hidden))
+
+
+def twice(fun):
+    return laplacian_ve(laplacian_ve(fun, argnums=1), argnums=1)
+
+
+def twice_by_jax(fun):
+    def trace(fun):
+        return lambda weights, x: jnp.trace(jax.hessian(fun, 1)(weights, x))
+
+    return trace(trace(fun))
+
+
+@pytest.fixture(scope="module")
+def weights():
+    keys = jax.random.split(jax.random.key(0), 4)
+    shapes = [(2, 6)] * 3 + [(6, 6)]
+    return [jax.random.normal(key, shape) for key, shape in zip(keys, shapes, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("fun", "ours", "reference"),
+    [
+        (modified, lambda fun: laplacian_ve(fun, argnums=1), None),
+        (two_layers, twice, twice_by_jax),
+    ],
+    ids=["shared", "taken"],
+)
+def test_sums_of_products_apart_change_no_number(fun, ours, reference, weights):
+    xs = jax.random.normal(jax.random.key(1), (300, 2))
+    found = jax.vmap(ours(fun), (None, 0))
+
+    def trace(weights, x):
+        return jnp.trace(jax.hessian(fun, 1)(weights, x))
+
+    expected = jax.vmap((reference or (lambda fun: trace))(fun), (None, 0))
+    np.testing.assert_allclose(found(weights, xs), expected(weights, xs), rtol=1e-9, atol=1e-9)
+
+    def loss(values):
+        return lambda weights: jnp.mean(values(weights, xs) ** 2)
+
+    gradients = [jax.tree.leaves(jax.grad(loss(values))(weights)) for values in (found, expected)]
+    for one, other in zip(*gradients, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-8, atol=1e-8)
+
+
+def test_which_sums_have_their_products_in_memory(weights):
+    x = jnp.ones(2)
+    plan = make_plan(modified, weights, x, kind="laplacian", argnums=1)
+    assert shared_in_sums(plan.pruned(False), plan.moving)
+    of_laplacian = laplacian_ve(two_layers, argnums=1)
+    plan = make_plan(of_laplacian, weights, x, kind="laplacian", argnums=1)
+    assert taken_for_products(plan.pruned(False))
+    plan = make_plan(two_layers, weights, x, kind="laplacian", argnums=1)
+    assert not shared_in_sums(plan.pruned(False), plan.moving)
+    assert not taken_for_products(plan.pruned(False))

@@ -55,6 +55,7 @@ from ..program.scaled_rows import scaled_rows
 from ..program.selections import with_selections
 from ..program.signs import signs_inside
 from ..program.sines import sines
+from ..program.summed import shared_in_sums, taken_for_products
 from .orders import EliminationOrder
 
 __all__ = ["Plan", "SavedPlan"]
@@ -285,6 +286,7 @@ class Plan:
         values |= dict.fromkeys(compared_with_results(program), (2, UNBOUNDED))
         if sparse or not self.again:
             return Holding(values, sines=pairs, regions=whole)
+        values |= dict.fromkeys(taken_for_products(program), HELD_SIZES)
         return Holding(
             values,
             worth_holding_for_derivatives(program),
@@ -295,6 +297,7 @@ class Plan:
             repeated_by_samples(program, self._moving(program)),
             numbers_of_layers(program),
             rows_of_samples(program, self._moving(program)) if program.few_samples else frozenset(),
+            shared_in_sums(program, self._moving(program)),
             again=True,
         )
 

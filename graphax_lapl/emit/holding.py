@@ -40,6 +40,7 @@ class Holding:
         repeated: slots of products whose operands are both repeated for a batch.
         numbers: slots of dot products that are sums of products.
         vectors: slots of products that have what a sample has of its own on the left.
+        apart: slots of sums whose summands are in memory before, where nothing is differentiated.
         again: whether results will probably be differentiated.
     """
 
@@ -52,6 +53,7 @@ class Holding:
     repeated: frozenset[int] = frozenset()
     numbers: frozenset[int] = frozenset()
     vectors: frozenset[int] = frozenset()
+    apart: frozenset[int] = frozenset()
     again: bool = False
 
     def apply(self, slot: int, value: Any, inputs: Sequence[Array]) -> Any:

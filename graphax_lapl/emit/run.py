@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from ..edges.operations import Read
 from ..edges.storage import stored_placement
 from ..program.instructions import (
     Block,
@@ -26,7 +27,7 @@ from ..program.regions import Region
 from ..program.scaled_rows import ScaledRows
 from ..program.sines import Sine
 from ..program.summed import SINES_INSIDE
-from .arrays import scaled
+from .arrays import broadcast_labels, promoted, read, scaled
 from .assembly import assemble
 from .coordinates import MAX_GATHERED, gathered_dense, is_gathered
 from .curvature import second_derivative
@@ -135,6 +136,8 @@ def run_program(program: Program, inputs: Sequence[Any], holding: Holding = _NOT
                 results = [_scaled_rows(rows, instruction, slots, of_partials)]
             elif not holding.repeated.isdisjoint(instruction.outputs):
                 results = [_repeated(instruction, values)]
+            elif not holding.apart.isdisjoint(instruction.outputs):
+                results = [_summed_apart(instruction, values, of_partials)]
             elif k in totals:
                 results = [_total(instruction, totals[k], slots, holding, dot)]
             elif not holding.numbers.isdisjoint(instruction.outputs):
@@ -241,19 +244,56 @@ def _repeated(instruction: Any, operands: Sequence[Array]) -> Array:
     """A product of repeated operands; what its derivatives repeat is theirs alone.
 
     The derivative with respect to one operand is a sum of products with the other, and XLA's
-    library takes a repeated array into a sum only where nothing else reads it.
+    library takes a repeated array into a sum only where nothing else reads it. Of a sum over
+    another axis than the last it makes a product of matrices whose entries lie apart; therefore
+    these products are in memory before.
     """
+    operation = instruction.operation
+    sizes = dict(operation.sizes)
 
     def product(*operands: Array) -> Array:
-        return operate(instruction.operation, operands, instruction.dtype)
+        return operate(operation, operands, instruction.dtype)
+
+    def wide(operand: Array, own: Read) -> Array:
+        value, names = read(operand, own, sizes)
+        return broadcast_labels(value, names, operation.output, sizes)
 
     whole = jax.custom_jvp(product)
 
     def differentiated(primals: Any, tangents: Any) -> tuple[Array, Array]:
-        apart = tuple(linear_barrier(operand) for operand in primals)
-        return whole(*primals), jax.jvp(product, apart, tangents)[1]
+        parts = [
+            lax.mul(
+                linear_barrier(wide(tangent, operation.reads[side])),
+                wide(linear_barrier(primals[1 - side]), operation.reads[1 - side]),
+            )
+            for side, tangent in enumerate(tangents)
+        ]
+        return whole(*primals), scaled(functools.reduce(lax.add, parts), operation.coefficient)
 
     whole.defjvp(differentiated)
+    result: Array = whole(*operands)
+    return result
+
+
+def _summed_apart(instruction: Any, operands: Sequence[Array], dot: Callable[..., Array]) -> Array:
+    """A sum of products that are in memory before; derivatives are those of its own form."""
+    operation = instruction.operation
+    sizes = dict(operation.sizes)
+
+    def own(*operands: Array) -> Array:
+        return operate(operation, operands, instruction.dtype, dot)
+
+    def value(*operands: Array) -> Array:
+        views = [read(x, r, sizes) for x, r in zip(operands, operation.reads, strict=True)]
+        names = next(own for _, own in views if own[-1] in operation.output)
+        factors = promoted([broadcast_labels(x, own, names, sizes) for x, own in views])
+        axes = [k for k, name in enumerate(names) if name in operation.summed]
+        total = lax.reduce_sum(held(lax.mul(*factors)), axes)
+        left = [name for name in names if name not in operation.summed]
+        return scaled(broadcast_labels(total, left, operation.output, sizes), operation.coefficient)
+
+    whole = jax.custom_jvp(value)
+    whole.defjvp(functools.partial(jax.jvp, own))
     result: Array = whole(*operands)
     return result
 
