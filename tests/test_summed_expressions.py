@@ -8,7 +8,12 @@ import pytest
 from graphax_lapl import laplacian_ve, make_plan
 from graphax_lapl.program.instructions import PrimalInstruction
 from graphax_lapl.program.regions import regions
-from graphax_lapl.program.summed import shared_in_sums, taken_for_products, within_sums
+from graphax_lapl.program.summed import (
+    in_front_of_sums,
+    shared_in_sums,
+    taken_for_products,
+    within_sums,
+)
 
 X = jnp.linspace(0.3, 1.4, 1000)
 W = jnp.cos(jnp.arange(1000.0))
@@ -178,6 +183,12 @@ def two_layers(weights, x):
     return jnp.sum(jnp.tanh(jnp.tanh(x @ first) @ hidden))
 
 
+def gated(weights, x):
+    """Its activation reads what a layer makes twice."""
+    first, _, _, hidden = weights
+    return jnp.sum(jax.nn.silu(jax.nn.silu(x @ first + 0.1) @ hidden))
+
+
 def twice(fun):
     return laplacian_ve(laplacian_ve(fun, argnums=1), argnums=1)
 
@@ -201,8 +212,9 @@ def weights():
     [
         (modified, lambda fun: laplacian_ve(fun, argnums=1), None),
         (two_layers, twice, twice_by_jax),
+        (gated, lambda fun: laplacian_ve(fun, argnums=1), None),
     ],
-    ids=["shared", "taken"],
+    ids=["shared", "taken", "in front"],
 )
 def test_sums_of_products_apart_change_no_number(fun, ours, reference, weights):
     xs = jax.random.normal(jax.random.key(1), (300, 2))
@@ -229,6 +241,9 @@ def test_which_sums_have_their_products_in_memory(weights):
     of_laplacian = laplacian_ve(two_layers, argnums=1)
     plan = make_plan(of_laplacian, weights, x, kind="laplacian", argnums=1)
     assert taken_for_products(plan.pruned(False))
+    plan = make_plan(gated, weights, x, kind="laplacian", argnums=1)
+    assert in_front_of_sums(plan.pruned(False), plan.moving)
     plan = make_plan(two_layers, weights, x, kind="laplacian", argnums=1)
     assert not shared_in_sums(plan.pruned(False), plan.moving)
     assert not taken_for_products(plan.pruned(False))
+    assert not in_front_of_sums(plan.pruned(False), plan.moving)

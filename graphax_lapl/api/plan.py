@@ -55,7 +55,7 @@ from ..program.scaled_rows import scaled_rows
 from ..program.selections import with_selections
 from ..program.signs import signs_inside
 from ..program.sines import sines
-from ..program.summed import shared_in_sums, taken_for_products
+from ..program.summed import in_front_of_sums, shared_in_sums, taken_for_products
 from .orders import EliminationOrder
 
 __all__ = ["Plan", "SavedPlan"]
@@ -286,18 +286,20 @@ class Plan:
         values |= dict.fromkeys(compared_with_results(program), (2, UNBOUNDED))
         if sparse or not self.again:
             return Holding(values, sines=pairs, regions=whole)
-        values |= dict.fromkeys(taken_for_products(program), HELD_SIZES)
+        moving = self._moving(program)
+        in_front = taken_for_products(program) | in_front_of_sums(program, moving)
+        values = dict.fromkeys(in_front, HELD_SIZES) | values
         return Holding(
             values,
             worth_holding_for_derivatives(program),
             convolution_results(program),
             pairs,
             whole,
-            scaled_rows(program, self._moving(program)),
-            repeated_by_samples(program, self._moving(program)),
+            scaled_rows(program, moving),
+            repeated_by_samples(program, moving),
             numbers_of_layers(program),
-            rows_of_samples(program, self._moving(program)) if program.few_samples else frozenset(),
-            shared_in_sums(program, self._moving(program)),
+            rows_of_samples(program, moving) if program.few_samples else frozenset(),
+            shared_in_sums(program, moving),
             again=True,
         )
 

@@ -22,7 +22,13 @@ from .instructions import EdgeInstruction, Instruction, LocalInstruction, Primal
 from .regions import regions
 from .timings import local_primitives
 
-__all__ = ["SINES_INSIDE", "shared_in_sums", "taken_for_products", "within_sums"]
+__all__ = [
+    "SINES_INSIDE",
+    "in_front_of_sums",
+    "shared_in_sums",
+    "taken_for_products",
+    "within_sums",
+]
 
 #: Whether sums evaluate sines and cosines themselves.
 SINES_INSIDE = jax.__version_info__ >= (0, 12)
@@ -91,6 +97,55 @@ def shared_in_sums(program: Program, moving: Collection[int]) -> frozenset[int]:
         if operation.summed and names[shared.index(False)][-1] in operation.output:
             found.update(instruction.outputs)
     return frozenset(found)
+
+
+def in_front_of_sums(program: Program, moving: Collection[int]) -> frozenset[int]:
+    """Slots of elementwise results that sums and products read, where activations are long.
+
+    The library takes a network of tanh as one call. Of activations that read what a layer makes
+    more than once (silu, gelu, softplus) it takes pieces, each of which evaluates the activation's
+    slopes again.
+
+    Args:
+        program: the program.
+        moving: its inputs that move; what depends on none of them is the same for a batch.
+    """
+    fixed = program.unreached(moving)
+    if not _has_long_activations(program, fixed):
+        return frozenset()
+    made = {
+        slot
+        for instruction in program.instructions
+        if _primitives(instruction, program)
+        for slot in instruction.outputs
+    }
+    return frozenset(
+        slot
+        for instruction in program.instructions
+        if isinstance(instruction, EdgeInstruction)
+        and isinstance(instruction.operation, Einsum)
+        and instruction.operation.summed
+        for slot in instruction.inputs
+        if slot in made and slot not in fixed
+    )
+
+
+def _has_long_activations(program: Program, fixed: Container[int]) -> bool:
+    """Whether elementwise equations read twice what a layer with shared weights makes."""
+    layers: set[int] = set()
+    readers: Counter[int] = Counter()
+    for instruction in program.instructions:
+        if not isinstance(instruction, PrimalInstruction):
+            continue
+        shared = [slot in fixed for slot in instruction.inputs]
+        name = instruction.equation.name
+        if name == "dot_general":
+            layers |= {*instruction.outputs} if any(shared) and not all(shared) else set()
+        elif name in INSIDE and not layers.isdisjoint(instruction.inputs):
+            if name in {"add", "sub"} and any(shared):
+                layers.update(instruction.outputs)
+            readers.update({*instruction.inputs} & layers)
+    return any(count > 1 for count in readers.values())
 
 
 def _repeats_along_what_stays(instruction: Instruction, summed: Sequence[bool]) -> bool:
