@@ -280,7 +280,7 @@ def _summed_apart(instruction: Any, operands: Sequence[Array], dot: Callable[...
     operation = instruction.operation
     sizes = dict(operation.sizes)
 
-    def own(*operands: Array) -> Array:
+    def as_written(*operands: Array) -> Array:
         return operate(operation, operands, instruction.dtype, dot)
 
     def value(*operands: Array) -> Array:
@@ -293,7 +293,7 @@ def _summed_apart(instruction: Any, operands: Sequence[Array], dot: Callable[...
         return scaled(broadcast_labels(total, left, operation.output, sizes), operation.coefficient)
 
     whole = jax.custom_jvp(value)
-    whole.defjvp(functools.partial(jax.jvp, own))
+    whole.defjvp(functools.partial(jax.jvp, as_written))
     result: Array = whole(*operands)
     return result
 
