@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from graphax_lapl import laplacian_ve, make_plan
-from graphax_lapl.program.instructions import PrimalInstruction
-from graphax_lapl.program.regions import regions
-from graphax_lapl.program.summed import (
+from graphax_lapl.program.before_sums import (
     in_front_of_sums,
     shared_in_sums,
     taken_for_products,
-    within_sums,
 )
+from graphax_lapl.program.instructions import PrimalInstruction
+from graphax_lapl.program.regions import regions
+from graphax_lapl.program.summed import within_sums
 
 X = jnp.linspace(0.3, 1.4, 1000)
 W = jnp.cos(jnp.arange(1000.0))

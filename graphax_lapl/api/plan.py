@@ -32,6 +32,7 @@ from ..errors import InvalidArgumentError, NotPicklableError
 from ..graph.computational_graph import ComputationalGraph
 from ..graph.tracing import is_traced
 from ..program.at_once import Footprint, can_be_divided
+from ..program.before_sums import in_front_of_sums, shared_in_sums, taken_for_products
 from ..program.builder import Begun
 from ..program.common_weights import weights_first
 from ..program.convolutions import convolution_results, scales_before_convolutions
@@ -55,7 +56,6 @@ from ..program.scaled_rows import scaled_rows
 from ..program.selections import with_selections
 from ..program.signs import signs_inside
 from ..program.sines import sines
-from ..program.summed import in_front_of_sums, shared_in_sums, taken_for_products
 from .orders import EliminationOrder
 
 __all__ = ["Plan", "SavedPlan"]

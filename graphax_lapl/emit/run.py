@@ -233,8 +233,7 @@ def _scaled_rows(
         scaled = operate(rows.scaling, [matrix, vector], instruction.dtype, dot)
         return operate(rows.product, [scaled, right], instruction.dtype, dot)
 
-    product = jax.custom_jvp(other)
-    product.defjvp(functools.partial(jax.jvp, own))
+    product = _valued_by(other, own)
     operands = [slots[slot] for slot in instruction.inputs]
     result: Array = product(operands, [slots[slot] for slot in rows.slots])
     return result
@@ -292,10 +291,15 @@ def _summed_apart(instruction: Any, operands: Sequence[Array], dot: Callable[...
         left = [name for name in names if name not in operation.summed]
         return scaled(broadcast_labels(total, left, operation.output, sizes), operation.coefficient)
 
-    whole = jax.custom_jvp(value)
-    whole.defjvp(functools.partial(jax.jvp, as_written))
-    result: Array = whole(*operands)
+    result: Array = _valued_by(value, as_written)(*operands)
     return result
+
+
+def _valued_by(value: Callable[..., Array], own: Callable[..., Array]) -> Callable[..., Array]:
+    """A function in another form, whose derivatives are those of its own form."""
+    function = jax.custom_jvp(value)
+    function.defjvp(functools.partial(jax.jvp, own))
+    return function
 
 
 def _total(

@@ -11,7 +11,7 @@ Laplacian ends so, where squares of columns are summed and scaled by slopes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Container, Sequence
+from collections.abc import Container
 from functools import lru_cache
 
 import jax
@@ -22,13 +22,7 @@ from .instructions import EdgeInstruction, Instruction, LocalInstruction, Primal
 from .regions import regions
 from .timings import local_primitives
 
-__all__ = [
-    "SINES_INSIDE",
-    "in_front_of_sums",
-    "shared_in_sums",
-    "taken_for_products",
-    "within_sums",
-]
+__all__ = ["INSIDE", "SINES_INSIDE", "elementwise_primitives", "within_sums"]
 
 #: Whether sums evaluate sines and cosines themselves.
 SINES_INSIDE = jax.__version_info__ >= (0, 12)
@@ -54,115 +48,6 @@ def within_sums(program: Program, products: bool = False) -> frozenset[int]:
     return frozenset(_sums_of(program, products))
 
 
-def taken_for_products(program: Program) -> frozenset[int]:
-    """Slots of products entry by entry that sums read as if they were products of matrices.
-
-    In `sum_k(a[k, b] * c[n, k, b])` one operand is repeated along what the sum leaves. XLA's CPU
-    library takes it for a product of matrices for every b, whose entries lie apart, and needs 3 to
-    13 times what product and sum take one after the other.
-    """
-    makers = {slot: i for i in program.instructions for slot in i.outputs}
-    found = set()
-    for instruction in program.instructions:
-        operation = getattr(instruction, "operation", None)
-        if not isinstance(operation, Einsum) or len(operation.reads) != 1 or not operation.output:
-            continue
-        (slot,), names = instruction.inputs, operation.reads[0].plain_labels
-        product = makers.get(slot)
-        if names is None or product is None or names[-1] not in operation.output:
-            continue
-        summed = [name not in operation.output for name in names]
-        if any(summed) and _repeats_along_what_stays(product, summed):
-            found.add(slot)
-    return frozenset(found)
-
-
-def shared_in_sums(program: Program, moving: Collection[int]) -> frozenset[int]:
-    """Slots of sums of products with what all samples share: the same, along the batch.
-
-    Args:
-        program: the program.
-        moving: its inputs that move; what depends on none of them is the same for a batch.
-    """
-    fixed = program.unreached(moving)
-    found: set[int] = set()
-    for instruction in program.instructions:
-        operation = getattr(instruction, "operation", None)
-        if not isinstance(operation, Einsum) or len(operation.reads) != 2 or operation.real:
-            continue
-        shared = [slot in fixed for slot in instruction.inputs]
-        names = [read.plain_labels or () for read in operation.reads]
-        if shared[0] == shared[1] or {len(own) for own in names} != {len(operation.sizes)}:
-            continue
-        if operation.summed and names[shared.index(False)][-1] in operation.output:
-            found.update(instruction.outputs)
-    return frozenset(found)
-
-
-def in_front_of_sums(program: Program, moving: Collection[int]) -> frozenset[int]:
-    """Slots of elementwise results that sums and products read, where activations are long.
-
-    The library takes a network of tanh as one call. Of activations that read what a layer makes
-    more than once (silu, gelu, softplus) it takes pieces, each of which evaluates the activation's
-    slopes again.
-
-    Args:
-        program: the program.
-        moving: its inputs that move; what depends on none of them is the same for a batch.
-    """
-    fixed = program.unreached(moving)
-    if not _has_long_activations(program, fixed):
-        return frozenset()
-    made = {
-        slot
-        for instruction in program.instructions
-        if _primitives(instruction, program)
-        for slot in instruction.outputs
-    }
-    return frozenset(
-        slot
-        for instruction in program.instructions
-        if isinstance(instruction, EdgeInstruction)
-        and isinstance(instruction.operation, Einsum)
-        and instruction.operation.summed
-        for slot in instruction.inputs
-        if slot in made and slot not in fixed
-    )
-
-
-def _has_long_activations(program: Program, fixed: Container[int]) -> bool:
-    """Whether elementwise equations read twice what a layer with shared weights makes."""
-    layers: set[int] = set()
-    readers: Counter[int] = Counter()
-    for instruction in program.instructions:
-        if not isinstance(instruction, PrimalInstruction):
-            continue
-        shared = [slot in fixed for slot in instruction.inputs]
-        name = instruction.equation.name
-        if name == "dot_general":
-            layers |= {*instruction.outputs} if any(shared) and not all(shared) else set()
-        elif name in INSIDE and not layers.isdisjoint(instruction.inputs):
-            if name in {"add", "sub"} and any(shared):
-                layers.update(instruction.outputs)
-            readers.update({*instruction.inputs} & layers)
-    return any(count > 1 for count in readers.values())
-
-
-def _repeats_along_what_stays(instruction: Instruction, summed: Sequence[bool]) -> bool:
-    """Whether a product repeats one operand along axes that are not summed, and no other axis."""
-    operation = getattr(instruction, "operation", None)
-    if not isinstance(operation, Einsum) or len(operation.reads) != 2 or operation.summed:
-        return False
-    gone = {name for name, ends in zip(operation.output, summed, strict=True) if ends}
-    first, second = (read.labels for read in operation.reads)
-    return (
-        abs(operation.coefficient) == 1
-        and first != second
-        and gone | {operation.output[-1]} <= first & second
-        and all(read.plain_labels is not None for read in operation.reads)
-    )
-
-
 def _sums_of(program: Program, products: bool) -> dict[int, frozenset[int]]:
     """For every slot that only sums read the places of these among the instructions."""
     totals = {region.place for region in regions(program).values() if region.sines}
@@ -174,7 +59,7 @@ def _sums_of(program: Program, products: bool) -> dict[int, frozenset[int]]:
         instruction = program.instructions[place]
         if place in totals or place in ends or _is_sum(instruction, program, products):
             read: set[int] | None = {place}
-        elif other.isdisjoint(instruction.outputs) and _primitives(instruction, program):
+        elif other.isdisjoint(instruction.outputs) and elementwise_primitives(instruction, program):
             read = set().union(*(sums.get(slot, ()) for slot in instruction.outputs))
         else:
             read = None
@@ -198,7 +83,7 @@ def _ends_of_sums(program: Program, results: Container[int]) -> frozenset[int]:
             made.update(alone)
         elif (
             (behind := made.intersection(instruction.inputs))
-            and _primitives(instruction, program)
+            and elementwise_primitives(instruction, program)
             and program.slots[instruction.outputs[0]].shape
             in {program.slots[slot].shape for slot in behind}
         ):
@@ -233,8 +118,8 @@ def _is_matrix_product(instruction: Instruction) -> bool:
     return isinstance(reads, Einsum) and len({r.labels for r in reads.reads}) > 1
 
 
-def _primitives(instruction: Instruction, program: Program) -> list[str] | None:
-    """What an elementwise expression consists of; None for anything else."""
+def elementwise_primitives(instruction: Instruction, program: Program) -> list[str] | None:
+    """What an expression that sums evaluate consists of; None for anything else."""
     names: list[str] | None = None
     if isinstance(instruction, PrimalInstruction):
         names = [instruction.equation.name]
