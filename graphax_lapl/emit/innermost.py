@@ -16,7 +16,7 @@ from jax import lax
 from jax.custom_batching import custom_vmap
 from jax.custom_derivatives import SymbolicZero
 
-__all__ = ["batched_first", "samples_of", "with_rule"]
+__all__ = ["batched_first", "of_every_sample", "samples_of", "with_derivatives_of", "with_rule"]
 
 #: Of a list of arrays, returning a tree of arrays.
 Run = Callable[[Sequence[Any]], Any]
@@ -53,7 +53,7 @@ def batched_first(rule: Rule, otherwise: Run, run: Run, types: Any) -> Run:
             if results is None:
                 return zeros(), jax.tree.map(lambda _: False, types)
             ran.append(True)
-            return results, jax.tree.map(lambda _: True, types)
+            return of_every_sample(results, inputs), jax.tree.map(lambda _: True, types)
 
         stand_in = jax.custom_jvp(batches)
 
@@ -101,12 +101,55 @@ def with_rule(one: Run, rule: Rule, run: Run) -> Run:
 
     @batches.def_vmap
     def _(size: Any, own: list[Any], inputs: Sequence[Any]) -> tuple[Any, Any]:
-        results = rule(size, own[0], inputs)
+        results = of_every_sample(rule(size, own[0], inputs), inputs)
         return results, jax.tree.map(lambda _: True, results)
 
+    return with_derivatives_of(run, batches)
+
+
+def with_derivatives_of(run: Callable[..., Any], batches: Callable[..., Any]) -> Any:
+    """A function whose rule for `jax.vmap` is its own and whose derivatives are those of `run`.
+
+    Args:
+        run: the same function.
+        batches: results that have, under `jax.vmap`, an axis of samples each.
+    """
+
+    def along(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        results, moved = jax.jvp(run, primals, tangents)
+        return of_every_sample(results, primals), moved
+
     differentiable = jax.custom_jvp(batches)
-    differentiable.defjvp(lambda primals, tangents: jax.jvp(run, primals, tangents))
+    differentiable.defjvp(along)
     return differentiable
+
+
+@jax.custom_jvp
+def of_every_sample(results: Any, inputs: Any) -> Any:
+    """The same results, with an axis of samples each where any of the inputs has one.
+
+    `jax.custom_jvp` takes the axes of what is evaluated without a derivative for those of the
+    values beside one. A result that is the same for all samples has none by itself.
+    """
+    return _of_every_sample(results, inputs)
+
+
+of_every_sample.defjvp(lambda primals, tangents: (of_every_sample(*primals), tangents[0]))
+
+
+@custom_vmap
+def _of_every_sample(results: Any, inputs: Any) -> Any:
+    del inputs
+    return results
+
+
+@_of_every_sample.def_vmap
+def _(size: Any, own: list[Any], results: Any, inputs: Any) -> tuple[Any, Any]:
+    def repeated(result: Any, moves: bool) -> Any:
+        return result if moves else jnp.broadcast_to(result, (size, *jnp.shape(result)))
+
+    everywhere = jax.tree.map(lambda _: True, own[0])
+    return _of_every_sample(jax.tree.map(repeated, results, own[0]), inputs), everywhere
 
 
 def _along(run: Run, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
@@ -119,4 +162,5 @@ def _along(run: Run, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[A
             inputs[k] = value
         return run(inputs)
 
-    return jax.jvp(of, [primals[k] for k in moving], [tangents[k] for k in moving])
+    along = jax.jvp(of, [primals[k] for k in moving], [tangents[k] for k in moving])
+    return of_every_sample(along[0], primals), along[1]

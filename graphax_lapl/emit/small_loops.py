@@ -21,6 +21,7 @@ from jax.custom_batching import custom_vmap
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from ..rules.control_flow import scan_counts
+from .innermost import of_every_sample, with_derivatives_of
 from .numbers import (
     BATCH,
     CALLS,
@@ -71,11 +72,10 @@ def for_batches(fun: Callable[..., Any]) -> Callable[..., Any]:
         if isinstance(size, int) and size >= BATCH:  # `jax.export` knows symbols too
             cpu = jax.vmap(numbers, axes)
             call = functools.partial(lax.platform_dependent, cpu=cpu, default=call)
-        results = call(*args)
+        results = of_every_sample(call(*args), args)
         return results, jax.tree.map(lambda _: True, results)
 
-    differentiable = jax.custom_jvp(chosen)
-    differentiable.defjvp(lambda primals, tangents: jax.jvp(arrays, primals, tangents))
+    differentiable: Callable[..., Any] = with_derivatives_of(arrays, chosen)
     return differentiable
 
 
