@@ -20,8 +20,8 @@ from tests.random_programs import RandomProgram
 ORDERS = ("forward", "reverse", "markowitz", "auto", "explicit")
 """Orders of a Jacobian; "explicit" is a random permutation of the vertices' ids."""
 
-FORMS = ("dense", "sparse", "value", "eager", "vmap", "jvp", "grad", "dense")
-"""How a Jacobian is asked for; the last three are transformations of it."""
+FORMS = ("dense", "sparse", "value", "eager", "vmap", "jvp", "grad", "batch")
+"""How a Jacobian is asked for; the last four are transformations of it."""
 
 
 def chosen_orders(seed: int, count: int = 2) -> tuple[str, ...]:
@@ -62,7 +62,7 @@ def check_jacobian(
     candidates = [transform(program, jacobian(order)) for order in found]
     wanted = transform(program, expected)
     args = program.args
-    if form == "vmap":
+    if form in ("vmap", "batch"):
         args = jax.tree.map(lambda x: np.stack([x, x if x.dtype == int else 0.8 * x]), args)
     if form == "eager":
         results = [candidate(*args) for candidate in candidates]
@@ -123,8 +123,14 @@ def _grad(program: RandomProgram, jacobian: Callable[..., Any]) -> Callable[...,
     return run
 
 
+def _batch(program: RandomProgram, jacobian: Callable[..., Any]) -> Callable[..., Any]:
+    """The gradient of a function of the Jacobians of a batch, which are compiled by themselves."""
+    return _grad(program, jax.jit(jax.vmap(jacobian)))
+
+
 TRANSFORMS: dict[str, Callable[[RandomProgram, Callable[..., Any]], Callable[..., Any]]] = {
     "vmap": lambda program, jacobian: jax.vmap(jacobian),
     "jvp": _jvp,
     "grad": _grad,
+    "batch": _batch,
 }

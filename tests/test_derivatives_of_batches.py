@@ -1,4 +1,4 @@
-"""Derivatives of batches whose results are partly the same for all samples."""
+"""Derivatives of batches: results that are the same for all samples, branches that are not."""
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +11,7 @@ from graphax_lapl import forward_laplacian, jacve
 pytestmark = pytest.mark.every_case
 
 WEIGHTS = np.sin(np.arange(12.0)).reshape(3, 4)
+TURN = np.sin(np.arange(9.0)).reshape(3, 3)
 
 
 def layer_and_itself(x):
@@ -32,6 +33,16 @@ def looped(x):
 
 def linear(x):
     return jnp.stack([x[1], x[0] * 2, x[2]])
+
+
+def branching(x):
+    """Samples take different branches of a loop's steps."""
+
+    def step(x, _):
+        moved = lax.cond(x[0] > 0, lambda x: jnp.sin(x @ TURN), lambda x: x / 2 + jnp.cos(x), x)
+        return moved, x[0]
+
+    return lax.scan(step, x, None, length=5)
 
 
 def laplacian(fun):
@@ -80,11 +91,13 @@ def loss(derivative, batched):
 
 
 DERIVATIVES = [
-    *((jacve(fun), jax.jacfwd(fun)) for fun in (layer_and_itself, selected, looped, linear)),
-    (jacve(numbers), jax.jacfwd(numbers)),
+    *(
+        (jacve(fun), jax.jacfwd(fun))
+        for fun in (layer_and_itself, selected, looped, linear, numbers, branching)
+    ),
     (laplacian(quadratic), reference_laplacian(quadratic)),
 ]
-NAMES = ["layer_and_itself", "selected", "looped", "linear", "numbers", "laplacian"]
+NAMES = ["layer_and_itself", "selected", "looped", "linear", "numbers", "branching", "laplacian"]
 
 
 @pytest.mark.parametrize("batched", BATCHED.values(), ids=BATCHED.keys())

@@ -29,6 +29,8 @@ __all__ = [
     "PatternProvider",
     "cheaper_compressed",
     "compressed_plan",
+    "has_branches",
+    "has_loops",
     "planned_pattern",
     "suits",
 ]
@@ -295,6 +297,15 @@ def _coloring(pattern: Pattern, mode: str, traced: Traced) -> Coloring:
 def has_loops(traced: Traced) -> bool:
     """Whether a function has loops, through which a row is pulled by storing every step."""
     return any(equation.primitive.name == "scan" for equation in _equations(traced.closed.jaxpr))
+
+
+def has_branches(traced: Traced) -> bool:
+    """Whether samples may take different branches.
+
+    `jax.vmap` then evaluates all of them on operands that no gradient passes; where a batch of
+    derivatives is taken instead of derivatives of a batch, these are the tangents.
+    """
+    return any(equation.primitive.name == "cond" for equation in _equations(traced.closed.jaxpr))
 
 
 def suits(traced: Traced, graph: ComputationalGraph, wanted: Compressed) -> bool:

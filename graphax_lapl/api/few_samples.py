@@ -16,7 +16,7 @@ from ..graph.tracing import Traced
 from ..program.counts import TracedWork
 from ..program.timings import expression_of
 from ..rules.elementwise import INFINITE_SLOPES, has_finite_slopes
-from .compressed import compressed_plan, has_loops, suits
+from .compressed import compressed_plan, has_branches, has_loops, suits
 from .compression import Compressed
 from .full_rows import zeros_meet_finite_slopes
 from .plan import Plan
@@ -43,7 +43,7 @@ FEWEST, MOST = 8, 64
 #: More samples than there are.
 ANY = 1 << 62
 #: Equations that elimination meets as maps it cannot see into, one for each input or output.
-LOOPS = frozenset({"scan", "while", "cond"})
+LOOPS = frozenset({"scan", "while"})
 #: What lays entries out, adds them, or multiplies them with matrices. Seeds of zeros times slopes
 #: that are no finite numbers would be NaN where elimination leaves an entry out.
 LINEAR = frozenset(
@@ -57,9 +57,11 @@ LINEAR = frozenset(
 def with_few_samples(plan: Plan, traced: Traced) -> Plan:
     """The plan, with compressed evaluation of dense results where that is predicted to be faster.
 
-    Either for few samples, or for any number where it neither does more nor starts more: loops and
-    branches are then evaluated once for all columns, as JAX does it.
+    Either for few samples, or for any number where it neither does more nor starts more: loops
+    are then evaluated once for all columns, as JAX does it.
     """
+    if has_branches(traced):
+        return plan  # two programs could not be differentiated in reverse mode under `jax.vmap`
     wanted = Compressed()
     loops = has_loops(traced)
     if (len(plan.program.instructions) <= LONG and not loops) or not suits(
@@ -70,7 +72,7 @@ def with_few_samples(plan: Plan, traced: Traced) -> Plan:
         return plan  # a single input is evaluated number by number, in hardly any kernels
     moving = [equation for equation in plan.graph.listing.equations if any(equation.active)]
     unsure = [e for e in moving if e.name not in LINEAR and not has_finite_slopes(e)]
-    # Of what a loop or branch does inside elimination takes JAX's products, too.
+    # Of what a loop does inside elimination takes JAX's products, too.
     inside = any(e.name in LOOPS for e in unsure)
     written_out = loops and not inside  # all steps of all loops
     if not inside and any(e.name not in INFINITE_SLOPES for e in unsure):
