@@ -70,8 +70,8 @@ BATCHED = {
     "vmap": lambda fun: jax.vmap(fun),
     "jit, vmap": lambda fun: jax.jit(jax.vmap(fun)),
     "vmap, jit": lambda fun: jax.vmap(jax.jit(fun)),
-    "two axes": lambda fun: lambda x: jax.jit(jax.vmap(jax.jit(jax.vmap(fun))))(
-        jnp.stack([x, x + 0.1])
+    "two axes": lambda fun: (
+        lambda x: jax.jit(jax.vmap(jax.jit(jax.vmap(fun))))(jnp.stack([x, x + 0.1]))
     ),
     "another axis": lambda fun: lambda x: jax.vmap(fun, in_axes=1, out_axes=-1)(x.T),
 }

@@ -1,4 +1,4 @@
-"""Batches of programs on numbers as GPUs get them: the form by itself, and where it is chosen."""
+"""Programs on numbers as GPUs get them: the form by itself, and where it is chosen."""
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +28,16 @@ def program(x, scale):
     return jnp.stack([jnp.stack([a, zero]), jnp.stack([d * b, a]), jnp.stack([c, d / b])]), c
 
 
+def hinge(x, scale):
+    """Long, and one result."""
+    return jnp.stack([sum(chain(chain(x, scale)[0], scale)[0])])
+
+
+def in_pieces(x, scale):
+    """The same in more arrays than are put together for few samples."""
+    return [hinge(x + k, scale) for k in range(5)]
+
+
 def cheap(x):
     return x * jnp.roll(x, 1) + jnp.sin(x[0])
 
@@ -42,7 +52,7 @@ def gpu(monkeypatch):
 def always(gpu, monkeypatch):
     """The same, however little entries share."""
     del gpu
-    monkeypatch.setattr(small_programs, "REPEATED", 0)
+    monkeypatch.setattr(gpu_batches, "REPEATED", 0)
 
 
 @pytest.fixture
@@ -98,8 +108,62 @@ def test_what_entries_share_is_written_first_for_cuda(x):
     assert barriers(jacve(cheap), x[0]) == 0
 
 
+@pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize(("fun", "written"), [(chain, 0), (hinge, 1), (in_pieces, 0)])
+def test_of_few_samples_only_what_is_repeated_often_is_written_first(fun, written, x):
+    few = jax.vmap(jacve(fun), (0, None))
+    assert barriers(jacve(fun), x[0], SCALE) == barriers(few, x[:16], SCALE) == written
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_single_input_is_a_batch_of_one(x):
+    forms = form_of(hinge, [True, False], x[:1], SCALE)
+    alone = gpu_batches.of_one(lambda inputs: forms([inputs[0], SCALE]))
+    np.testing.assert_allclose(alone([x[0]]), hinge(x[0], SCALE), rtol=1e-12)
+
+
+@pytest.mark.usefixtures("gpu")
+class TestSeveralNumbers:
+    """Functions of numbers alone: on a GPU what reads them from an array is one kernel."""
+
+    @staticmethod
+    def product(x, y, z):
+        return jnp.sin(x) * y, jnp.exp(y) * x, z**3
+
+    @pytest.fixture
+    def beside(self, monkeypatch):
+        """What a GPU would run, on the platform that is here."""
+        monkeypatch.setattr(gpu_batches, "PLATFORMS", (jax.default_backend(),))
+
+    @pytest.mark.usefixtures("beside")
+    @pytest.mark.parametrize("samples", [None, 1, 5])
+    def test_the_derivatives_are_the_same(self, samples):
+        shape = () if samples is None else (samples,)
+        numbers = [jax.random.normal(jax.random.key(k), shape) for k in range(3)]
+        ours, reference = (
+            derivative(self.product, argnums=(0, 1, 2)) for derivative in (jacve, jax.jacfwd)
+        )
+
+        def norm(fun):
+            fun = fun if samples is None else jax.vmap(fun)
+            return lambda *x: sum(jnp.sum(b**3) for b in jax.tree.leaves(fun(*x)))
+
+        values = [norm(each)(*numbers) for each in (ours, reference)]
+        np.testing.assert_allclose(*values, rtol=1e-12)
+        gradients = [jax.grad(norm(each), (0, 1, 2))(*numbers) for each in (ours, reference)]
+        np.testing.assert_allclose(*gradients, rtol=1e-9)
+
+    def test_one_array_is_made_of_single_inputs_of_one_type(self):
+        ours = jacve(self.product, argnums=(0, 1, 2))
+        one, two = jnp.float32(1), jnp.float64(2)
+        assert barriers(ours, one, one, one) == 1
+        assert barriers(ours, one, one, two) == 0
+        assert barriers(jax.vmap(ours), *[jnp.ones(4)] * 3) == 0
+
+
 def test_other_machines_keep_what_is_right_everywhere(x):
     assert barriers(jax.vmap(jacve(chain), (0, None)), x, SCALE) == 0
+    assert barriers(jacve(TestSeveralNumbers.product, argnums=(0, 1)), *x[0]) == 0
 
 
 def rows_of(x):

@@ -18,6 +18,7 @@ from ..edges.terms import Structure
 from ..emit.chunks import can_be_in_chunks, chunked_where_large
 from ..emit.compressed import CompressedProgram
 from ..emit.few_samples import for_few_samples
+from ..emit.gpu_batches import is_gpu, side_by_side
 from ..emit.holding import BARRIERS_STAND, HELD_SIZES, Holding
 from ..emit.innermost import samples_of
 from ..emit.run import dense_block, run_program
@@ -247,6 +248,9 @@ class Plan:
             made = functools.partial(_as_traced, numbers)
         elif one is not None:
             made = for_few_samples(one, held, 2, types=types)
+        if is_gpu() and not arrays and _can_be_side_by_side(program):
+            several = made
+            made = for_few_samples(lambda x: several(side_by_side(x)), several, 2, types=types)
         few = self.few
         if few is None:
             return made
@@ -446,6 +450,12 @@ def _passed_on(inputs: list[Any]) -> list[Any]:
 def _as_traced(run: Callable[[Sequence[Any], bool], Any], inputs: Sequence[Any]) -> Any:
     """`run`, told whether what it does is recorded by a trace."""
     return run(inputs, is_traced(jnp.zeros(())))
+
+
+def _can_be_side_by_side(program: Program) -> bool:
+    """Whether several numbers of one type are all that a program reads."""
+    types = {(program.slots[slot].shape, program.slots[slot].dtype) for slot in program.inputs}
+    return len(program.inputs) > 1 and len(types) == 1 and not any(shape for shape, _ in types)
 
 
 @dataclass(frozen=True)

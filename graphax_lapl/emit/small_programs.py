@@ -35,7 +35,7 @@ from ..program.timings import IN_MEMORY, expression_of
 from .array_forms import has_known_matrix, has_wide_arrays, is_compared, is_full
 from .arrays import promoted
 from .chunks import can_be_in_chunks, in_chunks
-from .gpu_batches import PLATFORMS, REPEATED, is_gpu, on_gpu
+from .gpu_batches import PLATFORMS, is_gpu, of_one, on_gpu, suits_gpus
 from .holding import BARRIERS_STAND, held
 from .innermost import batched_first, with_rule
 from .layers import by_layers, is_layered
@@ -163,7 +163,9 @@ def in_numbers(
         if recorded is None or not recorded.suits_single_input(closed.jaxpr):
             return (one or run)(inputs)
         numbers = _structured(_in_numbers(closed, recorded, 1, 1, _in_digits), structure)
-        return lax.platform_dependent(inputs, cpu=numbers, default=run)
+        forms = _for_gpus(closed, recorded, structure, [True] * len(inputs), 1)
+        on_gpus = {platform: of_one(form) for platform, form in forms.items()}
+        return lax.platform_dependent(inputs, cpu=numbers, default=run, **on_gpus)
 
     def many(size: Any, own: Sequence[bool], inputs: Sequence[Any]) -> Any:
         axes = ([0 if moves else None for moves in own],)
@@ -489,8 +491,7 @@ def _for_gpus(
 ) -> dict[str, Run]:
     """The form of a batch on GPUs, by platform; none where it is that of all other devices."""
     results = recorded.results
-    entries = sum(numbers.size for numbers in results)
-    if not is_gpu() or size < BATCH or recorded.operations < REPEATED * entries:
+    if not is_gpu() or not suits_gpus(results, recorded.operations, size):
         return {}
     program = recorded.tape.program(results, size, size, sines=by_library)
     form = on_gpu(program, results, [atom.aval.dtype for atom in closed.jaxpr.outvars], own, size)
