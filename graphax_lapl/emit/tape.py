@@ -15,7 +15,8 @@ from ..program.regions import SINES
 from ..program.sines import SINES_SIZE
 from ..program.timings import KERNEL, expression_of
 from .held_rows import JOINED_HELD, held_for_rows
-from .holding import BARRIERS_STAND, held
+from .holding import BARRIERS_STAND, held, linear_barrier
+from .nested_calls import held_for_calls
 from .numbers import BATCH, Numbers, filled, split
 from .recorded import (
     Number,
@@ -309,6 +310,8 @@ class Tape:
         sine_and_cosine = sines or sine_and_cosine_from(min(samples, SINES_SIZE))
         operations = {operation.place: operation for operation in needed}
 
+        in_memory = _held_batch if samples > 1 else linear_barrier
+
         def compute(places: Iterable[int], values: dict[int, Any]) -> None:
             pairs: dict[Any, Pair] = {}
             for place in places:
@@ -321,7 +324,7 @@ class Tape:
                     values[place] = pairs[argument][SINES.index(operation.name)]
                     continue
                 value = operation.call(*operands)
-                values[place] = held(value, (2, UNBOUNDED)) if place in memory else value
+                values[place] = in_memory(value) if place in memory else value
 
         def run(inputs: Sequence[Any]) -> list[Numbers]:
             arrays = dict(enumerate(inputs))
@@ -388,6 +391,8 @@ class Tape:
     ) -> tuple[Collection[int], Staged | None]:
         """What is written to memory, and the stages in which few samples are evaluated."""
         memory = self._worth_holding(needed, wanted, joined, results, samples, apart, rows, holding)
+        kept = kept_places(needed, results, rows, apart)
+        memory |= held_for_calls(needed, wanted, kept.union(apart, memory))
         arrays = sum(numbers.size > 1 for numbers in results)
         if not self._is_staged(results, samples):
             return memory, None
@@ -479,6 +484,10 @@ class Tape:
         saved = _nanoseconds(fusion, flat) - _nanoseconds(fusion, many)
         price = STAGED_HOLDING * (len(many) - len(flat)) + STAGING
         return many if samples * saved > price else flat
+
+
+def _held_batch(value: Any) -> Any:
+    return held(value, (2, UNBOUNDED))
 
 
 def _nanoseconds(fusion: Fusion, held: Collection[int]) -> float:
