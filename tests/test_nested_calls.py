@@ -36,9 +36,9 @@ def ladder(rungs):
     return tape, [a, b]
 
 
-def held(tape, results, memory=()):
+def held(tape, results, memory=(), samples=1):
     wanted = [number.place for number in results]
-    return nested_calls.held_for_calls(tape._operations, wanted, memory)
+    return nested_calls.held_for_calls(tape._operations, wanted, memory, samples)
 
 
 def evaluations(tape, results, memory=frozenset()):
@@ -89,6 +89,13 @@ def test_what_is_held_leaves_no_more_than_that_many_evaluations(monkeypatch, mos
     assert evaluations(tape, results, found) <= most
     assert len(found) <= 14
     assert held(tape, results, memory=found) == set()
+
+
+def test_less_is_left_to_few_samples():
+    tape, results = ladder(14)
+    one, few, many = (evaluations(tape, results, held(tape, results, (), n)) for n in (1, 16, 4096))
+    assert nested_calls.MOST_OF_FEW < one == many <= nested_calls.MOST
+    assert few <= nested_calls.MOST_OF_FEW
 
 
 def test_no_more_is_held_than_a_program_may_hold():

@@ -10,18 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
+from .numbers import BATCH
 from .recorded import Operation, computed_of
 
 __all__ = ["held_for_calls"]
 
-#: Evaluations of operations, for one sample, up to which LLVM was seen to inline what there is.
-MOST = 30_000
+#: Evaluations of operations, for one sample, that are left to kernels, and to those of few samples:
+#: loops with calls in them are not vectorised, and less is held for other reasons than of many.
+MOST, MOST_OF_FEW = 30_000, 3_000
 #: Most numbers that are held for this.
 MOST_HELD = 64
 
 
 def held_for_calls(
-    operations: Sequence[Operation], wanted: Iterable[int], memory: Collection[int]
+    operations: Sequence[Operation],
+    wanted: Iterable[int],
+    memory: Collection[int],
+    samples: int,
 ) -> set[int]:
     """Numbers to be held, so that no kernel evaluates much again and again.
 
@@ -29,12 +34,14 @@ def held_for_calls(
         operations: all that are needed, in order.
         wanted: places of the results' numbers.
         memory: places of numbers that are in memory already.
+        samples: evaluated at once.
     """
+    most = MOST_OF_FEW if 1 < samples < BATCH else MOST
     held: set[int] = set()
     roots = [*dict.fromkeys(wanted)]
     while len(held) < MOST_HELD:
         calls, costs = _functions(operations, roots, {*memory, *held})
-        if sum(costs[place] for place in {*roots, *memory, *held} if place in costs) <= MOST:
+        if sum(costs[place] for place in {*roots, *memory, *held} if place in costs) <= most:
             break
         saved = {p: (calls[p] - 1) * costs[p] for p in costs if p not in held and p not in memory}
         held.add(max(saved, key=lambda place: saved[place]))

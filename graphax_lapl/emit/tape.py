@@ -392,7 +392,7 @@ class Tape:
         """What is written to memory, and the stages in which few samples are evaluated."""
         memory = self._worth_holding(needed, wanted, joined, results, samples, apart, rows, holding)
         kept = kept_places(needed, results, rows, apart)
-        memory |= held_for_calls(needed, wanted, kept.union(apart, memory))
+        memory |= held_for_calls(needed, wanted, kept.union(apart, memory), samples)
         arrays = sum(numbers.size > 1 for numbers in results)
         if not self._is_staged(results, samples):
             return memory, None
