@@ -49,6 +49,7 @@ from ..program.fusion import UNBOUNDED
 from ..program.holding import MAX_INSTRUCTIONS, worth_holding, worth_holding_for_derivatives
 from ..program.instructions import Program
 from ..program.orientation import contracted_last, oriented, plain_products
+from ..program.powers import powers_of_reciprocals
 from ..program.quotients import divided_after_sums
 from ..program.recomputation import compared_with_results, shared_work
 from ..program.regions import regions
@@ -193,7 +194,7 @@ class Plan:
             values, and for every output leaf and every differentiated leaf a dense block, or with
             `sparse` the arrays that it keeps.
         """
-        program = self.pruned(values)
+        program = powers_of_reciprocals(self.pruned(values))
         if not self.again:
             program = contracted_last(weights_first(program))
         if not sparse:

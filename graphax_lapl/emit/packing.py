@@ -35,6 +35,8 @@ __all__ = [
     "by_selection",
     "has_short_rows",
     "in_rows",
+    "in_rows_apart",
+    "is_padded",
     "is_selected",
     "packed",
 ]
@@ -152,6 +154,27 @@ def in_rows(numbers: Numbers) -> Any:
     return lax.reshape(lax.concatenate(promoted(stretches), 0), numbers.shape)
 
 
+def in_rows_apart(numbers: Numbers) -> Any:
+    """The array of more rows than are fused, each written by a kernel of its own.
+
+    Rows of few different numbers select theirs.
+    """
+    columns = numbers.shape[-1]
+    rows = []
+    for row in numbers.reshape((-1, columns)):
+        values, equal = promoted([jnp.asarray(number) for number in row]), _equal(row)
+        few = len(equal) <= FEW_APART
+        rows.append(
+            _selected(values, equal) if few else by_digits(tuple(range(columns)), columns, values)
+        )
+    return lax.reshape(jnp.stack(promoted(rows)), numbers.shape)
+
+
+def is_padded(total: int) -> bool:
+    """Whether so many numbers do not fill the digits of a position."""
+    return math.prod(_digits(total)) != total
+
+
 def has_short_rows(numbers: Numbers) -> bool:
     """Whether an array consists of a few rows of a few numbers."""
     columns = numbers.shape[-1] if numbers.ndim else 1
@@ -197,7 +220,7 @@ def is_selected(numbers: Numbers, outside: bool) -> bool:
         few = columns >= rows and selections <= SELECTED_SHARE * total
         return outside or (total <= SOME_SELECTED and few)
     if columns > FUSED:
-        return (outside or math.prod(_digits(total)) != total) and selections <= MAX_SELECTIONS
+        return (outside or is_padded(total)) and selections <= MAX_SELECTIONS
     return max(rows, columns) <= FUSED and outside
 
 

@@ -1,15 +1,17 @@
-"""Operations on numbers that need not be carried out when a program runs."""
+"""Operations on numbers that need not be carried out when a program runs, or as others."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from jax import lax
 
 from .recorded import Number
 
-__all__ = ["SUMS", "key_of", "settled"]
+__all__ = ["SUMS", "key_of", "power", "settled"]
 
 #: Operations on known numbers that are carried out at once: positions are compared by them.
 COMPARISONS: dict[str, Callable[..., Any]] = {
@@ -53,3 +55,22 @@ def key_of(operand: Any) -> Any:
         return operand.place
     known = np.asarray(operand)
     return known.dtype.str, known.tobytes()
+
+
+def power(record: Callable[..., Any], base: Any, exponent: int, dtype: Any) -> Any:
+    """An integer power, of the reciprocal where it is negative: derivatives read that too.
+
+    Args:
+        record: records an operation and returns its result (see `Tape.record`).
+        base: a number.
+        exponent: any integer.
+        dtype: of the result.
+    """
+    if exponent < 0:
+        base = record("div", lax.div, (np.ones((), dtype), base), dtype)
+    if abs(exponent) == 1:
+        return base
+    if abs(exponent) == 2:
+        return record("mul", lax.mul, (base, base), dtype)
+    call = functools.partial(lax.integer_pow, y=abs(exponent))
+    return record("integer_pow", call, (base,), dtype, str(abs(exponent)))

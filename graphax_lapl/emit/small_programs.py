@@ -23,7 +23,7 @@ from jax import dtypes, lax
 from jax.extend.core import jaxpr_as_fun
 
 from ..program.counts import local_jaxpr
-from ..program.fusion import CACHED, UNBOUNDED
+from ..program.fusion import CACHED
 from ..program.instructions import (
     ConstantInstruction,
     EdgeInstruction,
@@ -33,12 +33,18 @@ from ..program.instructions import (
 )
 from ..program.timings import IN_MEMORY, expression_of
 from .array_forms import has_known_matrix, has_wide_arrays, is_compared, is_full
-from .arrays import promoted
 from .chunks import can_be_in_chunks, in_chunks
 from .gpu_batches import PLATFORMS, is_gpu, of_one, on_gpu, suits_gpus
-from .holding import BARRIERS_STAND, held
+from .holding import BARRIERS_STAND
 from .innermost import batched_first, with_rule
-from .layers import by_layers, is_layered
+from .joining import (
+    before_its_place,
+    in_digits,
+    in_one_kernel,
+    in_one_kernel_of_many,
+    in_short_rows,
+)
+from .layers import is_layered
 from .numbers import (
     BATCH,
     CALLS,
@@ -46,16 +52,11 @@ from .numbers import (
     computed,
     has_numbers,
     is_known,
-    joined,
     run_numbers,
 )
 from .packing import (
     FUSED,
     UNROLLED,
-    by_digits,
-    by_rows,
-    by_selection,
-    has_short_rows,
     in_rows,
     is_selected,
 )
@@ -65,7 +66,7 @@ from .tape import Tape, TooLong
 __all__ = ["has_arrays", "has_plain_equations", "in_numbers", "is_small_program"]
 
 #: Most numbers that a program computes: each of them is an operation to compile.
-MAX_COMPUTED = 1536
+MAX_COMPUTED = 3072
 #: How many more there may be before those that are known or equal are taken out.
 UNSETTLED = 2
 #: The same where all results are few numbers: three quarters of what is put together from blocks of
@@ -83,6 +84,8 @@ DEAR_SHARE = 0.5
 #: Operations that entries of a row share, for every entry, from which on branches write rows: what
 #: shares less is selected or concatenated sooner.
 SHARED = 2.0
+#: The same where all arrays are single rows inside of the cache.
+SHARED_IN_ONE = 160.0
 #: Entries up to which numbers that are only moved are concatenated.
 MOVED = FUSED * FUSED
 #: Columns of a matrix from which on entries of few samples select theirs: where all of its numbers
@@ -162,7 +165,7 @@ def in_numbers(
         recorded = _recorded(closed, [True] * len(inputs)) if small else None
         if recorded is None or not recorded.suits_single_input(closed.jaxpr):
             return (one or run)(inputs)
-        numbers = _structured(_in_numbers(closed, recorded, 1, 1, _in_digits), structure)
+        numbers = _structured(_in_numbers(closed, recorded, 1, 1, in_digits), structure)
         forms = _for_gpus(closed, recorded, structure, [True] * len(inputs), 1)
         on_gpus = {platform: of_one(form) for platform, form in forms.items()}
         return lax.platform_dependent(inputs, cpu=numbers, default=run, **on_gpus)
@@ -187,7 +190,7 @@ def in_numbers(
                     chunk = recorded.tape.chunk(recorded.results, size, BATCH, rows, stored)
             if recorded is not None and (arrays or inside or chunk < size):
                 # A chunk's numbers are in the cache, and its loop runs on one core.
-                in_parts = in_rows if BARRIERS_STAND else _before_its_place
+                in_parts = in_rows if BARRIERS_STAND else before_its_place
                 join = in_parts if chunk < size else recorded.join(size, rows, inside)
                 sines = by_library if inside else None
                 at_once = rows and chunk == size
@@ -341,17 +344,15 @@ class _Recorded(NamedTuple):
         """Whether branches for every entry would evaluate much that a row needs once.
 
         Where all arrays are single rows, of gradients, entries are branches inside of the cache:
-        more is held for them, and evaluated along the samples. So they are beside single numbers,
-        kernels of their own that need much of the same.
+        more is held for them, and evaluated along the samples, unless they share very much. So they
+        are beside single numbers, kernels of their own that need much of the same.
         """
         everything = sum(numbers.size for numbers in self.results)
         if any(numbers.size == 1 for numbers in self.results):
             return False
-        if samples * everything <= CACHED and all(
-            numbers.size == numbers.shape[-1] for numbers in self.results
-        ):
-            return False
-        return self.tape.shared_in_rows(self.results) > SHARED * everything
+        in_one = all(numbers.size == numbers.shape[-1] for numbers in self.results)
+        least = SHARED_IN_ONE if in_one and samples * everything <= CACHED else SHARED
+        return self.tape.shared_in_rows(self.results) > least * everything
 
     def join(self, samples: int, rows: bool, sines: bool) -> Callable[[Numbers], Any]:
         """How one kernel puts an array together for a batch.
@@ -364,17 +365,18 @@ class _Recorded(NamedTuple):
             rows: whether branches write rows.
             sines: whether that kernel evaluates sines: where entries select, once for a sample.
         """
-        others = _in_one_kernel
+        others = in_one_kernel
         if self._may_select():
             least = 0 if samples >= BATCH else WIDE
             outside = self._is_outside(samples, sines)
             others = functools.partial(
-                _in_one_kernel_of_many,
+                in_one_kernel_of_many,
+                samples=samples,
                 outside=outside,
                 columns=least,
                 operations=None if samples < BATCH or sines else self.operations,
             )
-        return functools.partial(_in_short_rows, others=others) if rows else others
+        return functools.partial(in_short_rows, others=others) if rows else others
 
     def has_sines_inside(self, samples: int, stored: int) -> bool:
         """Whether sines of many samples are evaluated in the kernel that reads them."""
@@ -419,47 +421,6 @@ def _recorded(closed: Any, own: Sequence[bool]) -> _Recorded | None:
         return _Recorded(tape, run_numbers(jaxpr, closed.consts, given, tape.apply))
     except TooLong:
         return None
-
-
-def _in_digits(numbers: Numbers) -> Any:
-    """The array of the numbers of a single input."""
-    values = [jnp.asarray(number) for number in numbers.ravel()]
-    packed = by_digits(tuple(range(numbers.size)), numbers.size, promoted(values))
-    return lax.reshape(packed, numbers.shape)
-
-
-def _in_one_kernel(numbers: Numbers) -> Any:
-    """The array of the numbers of many samples, none of which is in memory before it."""
-    return joined(numbers) if numbers.size <= FUSED else _in_digits(numbers)
-
-
-def _in_one_kernel_of_many(
-    numbers: Numbers, outside: bool, columns: int, operations: int | None
-) -> Any:
-    """The same, where the kernel is vectorised if that suits the array.
-
-    Args:
-        numbers: of the array.
-        outside: see `by_selection`.
-        columns: fewer are concatenated, or in layers.
-        operations: see `is_layered`; None where there are no layers.
-    """
-    if operations is not None and is_layered(numbers, operations, outside):
-        return by_layers(numbers)
-    wide = numbers.ndim > 1 and numbers.shape[-1] >= columns
-    selected = by_selection(numbers, outside) if wide else None
-    return _in_one_kernel(numbers) if selected is None else selected
-
-
-def _in_short_rows(numbers: Numbers, others: Callable[[Numbers], Any]) -> Any:
-    """The same with a branch for each row, or by `others` where these are long or many."""
-    return by_rows(numbers) if has_short_rows(numbers) else others(numbers)
-
-
-def _before_its_place(numbers: Numbers) -> Any:
-    """The same, in memory: a kernel that writes into a larger array runs on one core."""
-    whole = _in_one_kernel(numbers)
-    return held(whole, (2, UNBOUNDED)) if numbers.size > 1 else whole
 
 
 def _in_numbers(

@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from jax import lax
 
 from ..program.fusion import CACHED, HOLDING, UNBOUNDED, Fusion, Step
 from ..program.regions import SINES
@@ -29,7 +28,7 @@ from .recorded import (
     read,
     stored_places,
 )
-from .settled import SUMS, key_of, settled
+from .settled import SUMS, key_of, power, settled
 from .sines import Pair, sine_and_cosine_from
 from .stages import FEW_KERNELS, Stage, Staged, called, staged
 
@@ -100,8 +99,8 @@ class Tape:
     def apply(self, equation: Any, values: Sequence[Any]) -> list[Any]:
         """Record a pointwise equation (see `run_numbers`)."""
         name, dtype = equation.primitive.name, equation.outvars[0].aval.dtype
-        if name == "square" or (name == "integer_pow" and equation.params["y"] == 2):
-            return [self.record("mul", lax.mul, (*values, *values), dtype)]
+        if name in ("square", "integer_pow"):
+            return [power(self.record, values[0], equation.params.get("y", 2), dtype)]
         params = equation.primitive.get_bind_params(equation.params)
         call = functools.partial(equation.primitive.bind, **params)
         return [self.record(name, call, values, dtype, repr(params) if params else "")]

@@ -18,6 +18,7 @@ import numpy as np
 from jax import Array, lax
 
 from ..edges.maps import from_values
+from ..edges.values import immutable
 from ..graph.listing import Atom, Equation, Listing
 from .registry import RULES, defrule
 from .site import Local, Piece, Reference, Site, aligned, axes_of, shape_of
@@ -134,7 +135,8 @@ def reciprocal(x: Array) -> Array:
     return lax.div(_number(1, x), x)
 
 
-def _squared_reciprocal(x: Array) -> Array:
+def squared_reciprocal(x: Array) -> Array:
+    """1 / x**2."""
     return lax.square(reciprocal(x))  # of the quotient, which is there already
 
 
@@ -183,7 +185,7 @@ PARTIALS_OF_PARTIALS: dict[Callable[..., Array], tuple[int, Callable[..., Array]
     _cos: (-1, _sin),
     _sinh: (1, _cosh),
     _cosh: (1, _sinh),
-    reciprocal: (-1, _squared_reciprocal),
+    reciprocal: (-1, squared_reciprocal),
     _tanh_slope: (-2, None),
     _logistic_slope: (1, _one_minus_twice),
 }
@@ -261,7 +263,7 @@ def _div(site: Site, i: int, k: int) -> list[Piece]:
     if zeros is not None and not zeros.all():
         # The numerator is a factor of its own, so that its zeros are seen.
         factors = []
-        for part in (site.value(0), _local(site, "ddiv", _squared_reciprocal, [site.value(1)])):
+        for part in (site.value(0), _local(site, "ddiv", squared_reciprocal, [site.value(1)])):
             shape = shape_of(part, site.listing)
             factors.append(site.factor(part, aligned(shape), shape))
         axes = axes_of(len(site.out_shape))
@@ -287,13 +289,19 @@ def _integer_pow(site: Site, i: int, k: int) -> list[Piece]:
     if exponent == 2:
         return site.diagonal(i, site.value(i), 2)
     return site.diagonal(
-        i, _local(site, f"x**{exponent - 1}", _power(exponent - 1), [site.value(i)]), exponent
+        i, _local(site, f"x**{exponent - 1}", Power(exponent - 1), [site.value(i)]), exponent
     )
 
 
-@lru_cache(maxsize=256)
-def _power(exponent: int) -> Callable[[Array], Array]:
-    return lambda x: lax.integer_pow(x, exponent)
+@immutable
+class Power:
+    """An integer power as a partial."""
+
+    exponent: int
+
+    def __call__(self, x: Array) -> Array:
+        """x**n."""
+        return lax.integer_pow(x, self.exponent)
 
 
 @defrule("abs")

@@ -31,7 +31,7 @@ from tests.second_order.checks import (
 
 FORMS = (
     *("hessian", "sparse hessian", "diagonal", "product", "forward laplacian", "weights"),
-    *("divergence", "vmap", "jvp", "eager"),
+    *("divergence", "vmap", "jvp", "eager", "grad", "training"),
 )
 """What is compared besides the Laplacian."""
 
@@ -210,6 +210,50 @@ def _jvp(program: RandomProgram, seed: int, hessian: Any, laplacian: Any, ours: 
     return along(laplacian), along(ours)
 
 
+def _grad(program: RandomProgram, seed: int, hessian: Any, laplacian: Any, ours: Any) -> Compared:
+    """The gradient of a function of a Laplacian with respect to all real arguments."""
+    return _gradient(program, laplacian), _gradient(program, ours)
+
+
+def _training(program: RandomProgram, seed: int, hessian: Any, laplacian: Any, ours: Any) -> Compared:
+    """The same of a compiled batch, of which all samples share what is no position."""
+    positions = _positions(program)
+
+    def batched(fun: Any) -> Any:
+        axes = [0 if n in positions else None for n in range(len(program.args))]
+        samples = jax.jit(jax.vmap(fun, in_axes=axes))
+
+        def run(*args: Any) -> Any:
+            stacks = [jax.tree.map(lambda x: jnp.stack([x, 0.8 * x]), args[n]) for n in positions]
+            return samples(*_replaced(args, positions, stacks))
+
+        return _gradient(program, run)
+
+    return batched(laplacian), batched(ours)
+
+
+def _gradient(program: RandomProgram, fun: Callable[..., Any]) -> Callable[..., Any]:
+    """The gradient of a number made of all results; along a direction where JAX has no reverse mode."""
+
+    def size(*args: Any) -> Any:
+        leaves = jax.tree.leaves(fun(*args))
+        return sum((jnp.sum(jnp.sin(jnp.real(leaf)) + jnp.imag(leaf)) for leaf in leaves), jnp.zeros(()))
+
+    def run(*args: Any) -> Any:
+        real = [
+            n
+            for n, arg in enumerate(args)
+            if all(jnp.issubdtype(x.dtype, jnp.floating) for x in jax.tree.leaves(arg))
+        ]
+        moving = tuple(args[n] for n in real)
+        closed = lambda *moving: size(*_replaced(args, real, moving))  # noqa: E731
+        if program.mode == "forward":
+            return jax.jvp(closed, moving, jax.tree.map(lambda x: jnp.cos(3.0 * x), moving))
+        return jax.grad(closed, tuple(range(len(real))))(*moving)
+
+    return run
+
+
 def _nothing(program: RandomProgram, *_: Any) -> Compared:
     return program.fun, program.fun
 
@@ -224,6 +268,8 @@ COMPARED: dict[str, Callable[..., Compared]] = {
     "divergence": _divergence,
     "vmap": _vmap,
     "jvp": _jvp,
+    "grad": _grad,
+    "training": _training,
     "eager": _nothing,
 }
 
