@@ -11,7 +11,8 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from ..emit.small_programs import is_small_program
+from ..emit.numbers import BATCH
+from ..emit.small_programs import is_long, is_small_program
 from ..graph.tracing import Traced
 from ..program.counts import TracedWork
 from ..program.timings import expression_of
@@ -33,6 +34,9 @@ MAX_ENTRIES = 2**14
 EQUATION = 400
 #: By how much fewer the equations must be.
 MARGIN = 1.25
+#: How many times the arithmetic, on numbers too, an elimination has where columns are pushed sooner
+#: through a single input and few samples: XLA repeats it for every entry that is put together.
+REPEATED = 2
 #: How much more the steps of loops may do, and start, than a program of all of them, whose kernels
 #: are handed to other threads from the ninth on.
 MORE = 2
@@ -68,7 +72,8 @@ def with_few_samples(plan: Plan, traced: Traced) -> Plan:
         traced, plan.graph, wanted
     ):
         return plan
-    if is_small_program(plan.program):
+    small = is_small_program(plan.program)
+    if small and not is_long(plan.program):
         return plan  # a single input is evaluated number by number, in hardly any kernels
     moving = [equation for equation in plan.graph.listing.equations if any(equation.active)]
     unsure = [e for e in moving if e.name not in LINEAR and not has_finite_slopes(e)]
@@ -91,6 +96,10 @@ def with_few_samples(plan: Plan, traced: Traced) -> Plan:
         if found.coloring.rows or not _is_sooner_in_loops(one, two):
             return plan
         limit = MOST
+    elif one.arithmetic > REPEATED * two.arithmetic:
+        limit = BATCH - 1
+    elif small:
+        return plan
     elif two.predicted < one.predicted and two.equations < one.equations:
         limit = ANY
     elif not finite or two.equations * MARGIN > one.equations:

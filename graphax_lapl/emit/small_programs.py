@@ -63,10 +63,12 @@ from .packing import (
 from .sines import Pair, by_library
 from .tape import Tape, TooLong
 
-__all__ = ["has_arrays", "has_plain_equations", "in_numbers", "is_small_program"]
+__all__ = ["has_arrays", "has_plain_equations", "in_numbers", "is_long", "is_small_program"]
 
 #: Most numbers that a program computes: each of them is an operation to compile.
-MAX_COMPUTED = 3072
+MAX_COMPUTED = 4096
+#: Operations of edges up to which a single input is evaluated in hardly any kernels.
+LONG = 1536
 #: How many more there may be before those that are known or equal are taken out.
 UNSETTLED = 2
 #: The same where all results are few numbers: three quarters of what is put together from blocks of
@@ -106,9 +108,18 @@ Run = Callable[[Sequence[Any]], Any]
 
 def is_small_program(program: Program) -> bool:
     """Whether a program may be worth writing in numbers, as far as its instructions say."""
+    return _accumulated(program) <= MAX_COMPUTED and has_plain_equations(program)
+
+
+def is_long(program: Program) -> bool:
+    """Whether a program in numbers may be too many operations for one sample."""
+    return _accumulated(program) > LONG
+
+
+def _accumulated(program: Program) -> int:
+    """Multiplications and additions of the edges of a program."""
     costs = [i.operation.cost for i in program.instructions if isinstance(i, EdgeInstruction)]
-    few = sum(cost.muls + cost.adds for cost in costs) <= MAX_COMPUTED
-    return few and has_plain_equations(program)
+    return sum(cost.muls + cost.adds for cost in costs)
 
 
 def has_plain_equations(program: Program) -> bool:

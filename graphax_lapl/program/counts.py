@@ -39,6 +39,9 @@ BYTES_PER_OPERATION = 16
 #: Weight of what is computed once for many samples.
 SHARED_WEIGHT = 1 / 64
 
+#: What is counted as arithmetic: what derivatives are multiplied and added by.
+ARITHMETIC = frozenset({"mul", "add", "add_any", "sub", "neg", "div", "dot_general", "reduce_sum"})
+
 #: Shapes and dtypes of the inputs of a local partial.
 Types = tuple[tuple[tuple[int, ...], Any], ...]
 
@@ -127,6 +130,7 @@ class TracedWork:
         equations: how many of them make arrays of more than a number, those of loops once. What
             makes numbers is fused.
         starts: how many of them by their primitive, those of loops at every step.
+        arithmetic: how many equations compute something, of numbers too, those of loops once.
     """
 
     muls: int
@@ -135,6 +139,7 @@ class TracedWork:
     peak_bytes: int
     equations: int
     starts: Mapping[str, int]
+    arithmetic: int
 
     @property
     def predicted(self) -> float:
@@ -147,7 +152,8 @@ def traced_work(fun: Any, types: Sequence[Any]) -> TracedWork:
     jaxpr = jax.make_jaxpr(fun)(list(types)).jaxpr
     muls, adds = _jaxpr_counts(jaxpr)
     once, moved, peak = _jaxpr_equations(jaxpr), _jaxpr_bytes(jaxpr), _jaxpr_peak(jaxpr)
-    return TracedWork(muls, adds, moved, peak, once, _jaxpr_starts(jaxpr))
+    starts, computing = _jaxpr_starts(jaxpr), _jaxpr_arithmetic(jaxpr)
+    return TracedWork(muls, adds, moved, peak, once, starts, computing)
 
 
 def _bytes(variable: Any) -> int:
@@ -189,6 +195,15 @@ def _jaxpr_starts(jaxpr: Any) -> Counter[str]:
         ):
             found[name] += 1
     return found
+
+
+def _jaxpr_arithmetic(jaxpr: Any) -> int:
+    total = 0
+    for equation in jaxpr.eqns:
+        bodies = _bodies(equation.params)
+        inner = sum(_jaxpr_arithmetic(body) for body in bodies)
+        total += inner if bodies else equation.primitive.name in ARITHMETIC
+    return total
 
 
 def _jaxpr_peak(jaxpr: Any) -> int:

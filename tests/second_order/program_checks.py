@@ -215,7 +215,9 @@ def _grad(program: RandomProgram, seed: int, hessian: Any, laplacian: Any, ours:
     return _gradient(program, laplacian), _gradient(program, ours)
 
 
-def _training(program: RandomProgram, seed: int, hessian: Any, laplacian: Any, ours: Any) -> Compared:
+def _training(
+    program: RandomProgram, seed: int, hessian: Any, laplacian: Any, ours: Any
+) -> Compared:
     """The same of a compiled batch, of which all samples share what is no position."""
     positions = _positions(program)
 
@@ -237,7 +239,9 @@ def _gradient(program: RandomProgram, fun: Callable[..., Any]) -> Callable[..., 
 
     def size(*args: Any) -> Any:
         leaves = jax.tree.leaves(fun(*args))
-        return sum((jnp.sum(jnp.sin(jnp.real(leaf)) + jnp.imag(leaf)) for leaf in leaves), jnp.zeros(()))
+        return sum(
+            (jnp.sum(jnp.sin(jnp.real(leaf)) + jnp.imag(leaf)) for leaf in leaves), jnp.zeros(())
+        )
 
     def run(*args: Any) -> Any:
         real = [
