@@ -19,6 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import dtypes, lax
 
+from .placed import added, gathered, scattered
+
 __all__ = [
     "ADDED",
     "BATCH",
@@ -48,7 +50,9 @@ CALLS = {
     "custom_vmap_call": "call",
 }
 #: Moves that compute something.
-SUMS = frozenset({"reduce_sum", "reduce_prod", "cumsum", "cumprod", "scatter-add"})
+SUMS = frozenset(
+    "reduce_sum reduce_prod argmax cumsum cumprod scatter-add".split()  # noqa: SIM905
+)
 POINTWISE = frozenset(
     """
     abs acos acosh add add_any and asin asinh atan atan2 atanh bitcast_convert_type ceil clamp
@@ -59,7 +63,7 @@ POINTWISE = frozenset(
 )
 
 #: What reads or writes entries at known positions, and which of operands and results has as many.
-PLACED = {"gather": -1, "scatter-add": 2}
+PLACED = {"gather": -1, "scatter": 2, "scatter-add": 2}
 #: What JAX asks of known positions: which of them count from the end, and where these are.
 POSITIONS: dict[str, Callable[..., Any]] = {
     "add": lambda params, *values: np.add(*values),
@@ -67,7 +71,9 @@ POSITIONS: dict[str, Callable[..., Any]] = {
     "select_n": lambda params, which, *cases: cases[int(which)],
     "convert_element_type": lambda params, value: value.astype(params["new_dtype"]),
 }
-SETTLED = frozenset({*POSITIONS, "broadcast_in_dim", "reshape"})
+SETTLED = frozenset(POSITIONS).union(
+    "broadcast_in_dim concatenate iota reshape slice squeeze stack transpose".split()  # noqa: SIM905
+)
 #: Most entries that are picked by known positions as numbers: more are gathered sooner.
 PICKED = 256
 #: Of a gather that takes single entries of a vector, and of a scatter that adds to them.
@@ -121,25 +127,9 @@ def has_numbers(name: str, params: Mapping[str, Any]) -> bool:
         return not inner.effects and all(
             has_numbers(equation.primitive.name, equation.params) for equation in inner.eqns
         )
-    if name == "gather":
-        return _picks_entries(params)
-    if name == "scatter-add":
-        return bool(params["dimension_numbers"] == ADDED and _is_within(params))
+    if name in PLACED and params["dimension_numbers"].operand_batching_dims:
+        return False
     return name in POINTWISE or name in MOVES
-
-
-def _picks_entries(params: Mapping[str, Any]) -> bool:
-    """Whether a gather takes single entries of a vector, which are all there."""
-    return (
-        params["dimension_numbers"] == ENTRIES
-        and tuple(params["slice_sizes"]) == (1,)
-        and _is_within(params)
-    )
-
-
-def _is_within(params: Mapping[str, Any]) -> bool:
-    """Whether all positions of a gather or scatter are there."""
-    return bool(params["mode"] == lax.GatherScatterMode.PROMISE_IN_BOUNDS)
 
 
 def computed(jaxpr: Any) -> int:
@@ -158,6 +148,8 @@ def computed(jaxpr: Any) -> int:
             return -1
         if name == "bitcast_convert_type" and sizes[0] != sizes[-1]:
             return -1  # a number is several
+        if name == "argmax" and equation.invars[0].aval.dtype != np.bool_:
+            return -1
         if name in PLACED:
             places = equation.invars[1]
             if sizes[PLACED[name]] > PICKED or not (hasattr(places, "val") or places in known):
@@ -266,17 +258,25 @@ def _slice(params: dict[str, Any], operand: Numbers) -> Numbers:
     return operand[tuple(map(slice, starts, limits, strides))]
 
 
-def _entries(params: dict[str, Any], operand: Numbers, places: Numbers) -> Numbers:
-    return operand[places[..., 0].astype(np.intp)]
+def _first(params: dict[str, Any], operand: Numbers) -> Numbers:
+    """The position of the first that is true, or 0."""
+    (axis,), dtype = params["axes"], np.dtype(params["index_dtype"])
+    rows = np.moveaxis(operand, axis, -1)
+    found = np.empty(rows.shape[:-1], object)
+    for index in np.ndindex(found.shape):
+        place: Any = dtype.type(0)
+        for k in range(rows.shape[-1] - 1, 0, -1):
+            place = _chosen(rows[index][k], place, dtype.type(k))
+        found[index] = _chosen(rows[index][0], place, dtype.type(0))
+    return found
 
 
-def _added(params: dict[str, Any], operand: Numbers, places: Numbers, entries: Numbers) -> Numbers:
-    del params
-    total = operand.copy()
-    rows = places[..., 0].astype(np.intp).ravel()
-    for place, entry in zip(rows, entries.ravel(), strict=True):
-        total[place] = total[place] + entry
-    return total
+def _chosen(which: Any, first: Any, second: Any) -> Any:
+    """The second number where `which` is true, recorded where one is yet to be computed."""
+    tape = next((n.tape for n in (which, first, second) if hasattr(n, "tape")), None)
+    if tape is None:
+        return lax.select_n(which, first, second)
+    return tape.record("select_n", lax.select_n, (which, first, second), second.dtype)
 
 
 def _cumulated(of: np.ufunc, params: dict[str, Any], operand: Numbers) -> Numbers:
@@ -348,13 +348,15 @@ MOVES: dict[str, Callable[..., Any]] = {
     "cumsum": functools.partial(_cumulated, np.add),
     "concatenate": lambda params, *parts: np.concatenate(parts, params["dimension"]),
     "dot_general": _product,
-    "gather": _entries,
+    "argmax": _first,
+    "gather": gathered,
     "pad": _pad,
     "iota": lambda params: _counting(params),
     "reduce_sum": lambda params, operand: operand.sum(tuple(params["axes"])),
     "reduce_prod": lambda params, operand: operand.prod(tuple(params["axes"])),
     "reshape": _reshaped,
-    "scatter-add": _added,
+    "scatter": scattered,
+    "scatter-add": added,
     "rev": lambda params, operand: np.flip(operand, params["dimensions"]),
     "slice": _slice,
     "split": _apart,

@@ -8,6 +8,7 @@ nine times as many kernels. So which form a loop takes is decided where its batc
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 from collections.abc import Callable, Hashable, Sequence
@@ -34,6 +35,7 @@ from .numbers import (
     run_numbers,
     split,
 )
+from .placed import OutOfBounds
 
 __all__ = ["for_batches", "is_small_loop"]
 
@@ -123,12 +125,14 @@ def _evaluate(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[An
     for equation in jaxpr.eqns:
         values = [read(atom) for atom in equation.invars]
         name = equation.primitive.name
+        results = None
         if name == "scan" and _is_small(equation.params):
-            results = _scan(equation.params, values)
+            with contextlib.suppress(OutOfBounds):
+                results = _scan(equation.params, values)
         elif name in CALLS:
             inner = equation.params[CALLS[name]]
             results = _evaluate(inner.jaxpr, inner.consts, values)
-        else:
+        if results is None:
             results = bind(equation, [_array(value) for value in values])
         held.update(zip(equation.outvars, results, strict=True))
     return [read(atom) for atom in jaxpr.outvars]

@@ -60,6 +60,7 @@ from .packing import (
     in_rows,
     is_selected,
 )
+from .placed import OutOfBounds
 from .sines import Pair, by_library
 from .tape import Tape, TooLong
 
@@ -430,7 +431,7 @@ def _recorded(closed: Any, own: Sequence[bool]) -> _Recorded | None:
     ]
     try:
         return _Recorded(tape, run_numbers(jaxpr, closed.consts, given, tape.apply))
-    except TooLong:
+    except (TooLong, OutOfBounds):
         return None
 
 
