@@ -13,6 +13,7 @@ from graphax_lapl import Plan, jacve, make_plan, value_and_jacve
 from graphax_lapl.api import few_samples
 from graphax_lapl.api.compressed import CompressedPlan
 from graphax_lapl.api.full_rows import zeros_meet_finite_slopes
+from graphax_lapl.emit.numbers import BATCH
 from graphax_lapl.rules.elementwise import has_finite_slopes
 
 RNG = np.random.default_rng(5)
@@ -278,3 +279,44 @@ def test_where_seeds_of_zeros_meet_finite_slopes(
     assert unsure
     assert zeros_meet_finite_slopes(graph, unsure, columns=True, rows=False) is columns
     assert zeros_meet_finite_slopes(graph, unsure, columns=False, rows=True) is rows
+
+
+def quadrotor(x: jax.Array, u: jax.Array) -> jax.Array:
+    """Newton's and Euler's equations, written on unpacked numbers as one reads them in papers."""
+    v, q, w = x[3:6], x[6:10], x[10:13]
+    rows = [
+        [1 - 2 * (q[2] ** 2 + q[3] ** 2), 2 * (q[1] * q[2] - q[0] * q[3])],
+        [2 * (q[1] * q[2] + q[0] * q[3]), 1 - 2 * (q[1] ** 2 + q[3] ** 2)],
+        [2 * (q[1] * q[3] - q[0] * q[2]), 2 * (q[2] * q[3] + q[0] * q[1])],
+    ]
+    thrust = jnp.array(rows) @ jnp.stack([0.1 * u[0], jnp.sum(u)])
+    turned = [
+        -q[1] * w[0] - q[2] * w[1] - q[3] * w[2],
+        q[0] * w[0] + q[2] * w[2] - q[3] * w[1],
+        q[0] * w[1] - q[1] * w[2] + q[3] * w[0],
+        q[0] * w[2] + q[1] * w[1] - q[2] * w[0],
+    ]
+    torque = jnp.stack([u[1] - u[3], u[2] - u[0], 0.1 * (u[0] - u[1] + u[2] - u[3])])
+    inertia = jnp.array([1.0, 1.2, 2.0])
+    spin = (torque - jnp.cross(w, inertia * w)) / inertia
+    return jnp.concatenate([v, thrust, 0.5 * jnp.stack(turned), spin])
+
+
+def runge_kutta(z: jax.Array) -> jax.Array:
+    x, u, h = z[:13], z[13:], 0.02
+    a = quadrotor(x, u)
+    b = quadrotor(x + h / 2 * a, u)
+    c = quadrotor(x + h / 2 * b, u)
+    return x + h / 6 * (a + 2 * b + 2 * c + quadrotor(x + h * c, u))
+
+
+def test_columns_are_pushed_where_an_elimination_would_be_repeated() -> None:
+    """Thousands of operations on numbers, which XLA writes again for every entry of a matrix."""
+    z = jax.random.uniform(jax.random.key(7), (3, 17), jnp.float64, 0.3, 1.2)
+    plan = make_plan(runge_kutta, z[0])
+    assert plan.order.few_limit == BATCH - 1
+    assert plan.few is not None
+    derivative = jax.jacfwd(runge_kutta)
+    found = jax.jit(jacve(runge_kutta, order=plan.order))(z[0])
+    assert_close(found, jax.jit(derivative)(z[0]))
+    assert_close(jax.jit(jax.vmap(jacve(runge_kutta)))(z), jax.jit(jax.vmap(derivative))(z))

@@ -7,7 +7,8 @@ import pytest
 from jax import lax
 
 from graphax_lapl import jacve
-from graphax_lapl.emit import packing
+from graphax_lapl.emit import joining, packing
+from graphax_lapl.emit.holding import BARRIERS_STAND
 from graphax_lapl.emit.small_programs import BATCH
 from tests.checks import primitives
 
@@ -229,3 +230,42 @@ def test_wide_matrices_of_few_samples(size):
     compare(found, jax.vmap(jax.jacrev(band))(points))
     chosen = primitives(jax.make_jaxpr(jax.vmap(jacve(band)))(points).jaxpr, ("select_n",))
     assert chosen
+
+
+def pose(joints):
+    """The rotation that all joints make together, about axes in turn."""
+    turned = jnp.eye(3)
+    for k in range(joints.shape[0]):
+        c, s = jnp.cos(joints[k]), jnp.sin(joints[k])
+        rows = [[c, -s, 0.1 * k], [s, c, 0.2], [0.3 * s, -0.1, 1.0]]
+        turned = turned @ jnp.array(rows)
+    return turned.ravel()
+
+
+def sparse(x):
+    """Eleven rows of few different entries."""
+    return jnp.concatenate([x[:10] * x[1:], jnp.sqrt(x[:1])]) + 2.0 * x
+
+
+@pytest.mark.every_case
+@pytest.mark.parametrize(
+    ("fun", "inputs", "samples", "apart"),
+    [
+        (pose, 9, BATCH, True),  # dear entries
+        (pose, 9, 2**19, False),  # as many as a copy is not worth
+        (pose, 6, BATCH, False),  # shorter rows, that share less
+        (sparse, 11, 4096, BARRIERS_STAND),  # 121 is no product of digits
+        (sparse, 11, BATCH, False),
+        (neighbours(10), 10, 4096, False),
+    ],
+)
+def test_rows_apart(fun, inputs, samples, apart, monkeypatch):
+    seen = []
+    original = joining.in_rows_apart
+    monkeypatch.setattr(joining, "in_rows_apart", lambda n: (seen.append(n.shape), original(n))[1])
+    run = jax.jit(jax.vmap(jacve(fun)))
+    run.lower(jax.ShapeDtypeStruct((samples, inputs), jnp.float64))
+    assert bool(seen) == apart
+    if samples == BATCH or inputs == 11:
+        x = draw(22, samples, inputs)
+        compare(run(x), jax.jit(jax.vmap(jax.jacfwd(fun)))(x))

@@ -235,7 +235,7 @@ def _training(
 
 
 def _gradient(program: RandomProgram, fun: Callable[..., Any]) -> Callable[..., Any]:
-    """The gradient of a number made of all results; along a direction where JAX has no reverse mode."""
+    """The gradient of a number made of all results, or its change where JAX has no reverse mode."""
 
     def size(*args: Any) -> Any:
         leaves = jax.tree.leaves(fun(*args))
