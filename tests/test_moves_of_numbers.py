@@ -1,8 +1,8 @@
 """Every move that programs of numbers know, over its parameters, against the primitive itself."""
 
 from collections.abc import Callable, Iterator
-from itertools import permutations, product
-from typing import Any
+from itertools import combinations, permutations, product
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -68,12 +68,72 @@ def index_tables(random: np.random.Generator) -> Iterator[np.ndarray]:
         yield random.integers(0, 5, (*shape, 1))
 
 
+class Windows(NamedTuple):
+    """What a gather reads of an operand, or a scatter writes: see `lax.gather`."""
+
+    shape: tuple[int, ...]
+    sizes: tuple[int, ...]
+    started: tuple[int, ...]
+    collapsed: tuple[int, ...]
+    inside: tuple[int, ...]
+    table: np.ndarray
+
+    @property
+    def moved(self) -> tuple[int, ...]:
+        """The shape of what is read or written."""
+        window = iter(self.sizes[d] for d in range(len(self.shape)) if d not in self.collapsed)
+        batch, rank = iter(self.table.shape[:-1]), self.table.ndim - 1 + len(self.inside)
+        return tuple(next(window) if d in self.inside else next(batch) for d in range(rank))
+
+
+def windows(count: int) -> Iterator[Windows]:
+    """Of all ways to lay windows out along the axes of operand, table and result."""
+    random = np.random.default_rng(3)
+    found = []
+    for shape in ((4, 3), (2, 3, 4)):
+        axes = range(len(shape))
+        for collapsed in (c for n in range(len(shape) + 1) for c in combinations(axes, n)):
+            for started in (s for n in range(1, len(shape) + 1) for s in permutations(axes, n)):
+                for batch in ((), (2,), (2, 1)):
+                    count_inside = len(shape) - len(collapsed)
+                    places = combinations(range(len(batch) + count_inside), count_inside)
+                    found += [(shape, collapsed, started, batch, inside) for inside in places]
+    for k in random.permutation(len(found))[:count]:
+        shape, collapsed, started, batch, inside = found[k]
+        sizes = tuple(1 if d in collapsed else random.integers(1, n) for d, n in enumerate(shape))
+        most = np.array([shape[d] - sizes[d] for d in started])
+        table = random.integers(0, most + 1, (*batch, len(started)))
+        yield Windows(shape, tuple(map(int, sizes)), started, collapsed, inside, table)
+
+
+def windows_read() -> Iterator[Case]:
+    for w in windows(80):
+        numbers = lax.GatherDimensionNumbers(w.inside, w.collapsed, w.started)
+        yield lambda x, w=w, n=numbers: lax.gather(x, w.table, n, w.sizes, mode=WITHIN), (w.shape,)
+
+
+def windows_written(write: Callable[..., Any]) -> Iterator[Case]:
+    for w in windows(80):
+        numbers = lax.ScatterDimensionNumbers(w.inside, w.collapsed, w.started)
+        alone = write is lax.scatter_add or w.table.ndim == 1  # what is written twice is not known
+        if alone:
+            yield lambda x, y, w=w, n=numbers: write(x, w.table, y, n), (w.shape, w.moved)
+
+
+def first_of_conditions() -> Iterator[Case]:
+    for shape in SHAPES:
+        for axis in range(len(shape)):
+            yield lambda x, a=axis: x[(0,) * x.ndim] * lax.argmax(x > 0.3, a, np.int32), (shape,)
+
+
 def gathers() -> Iterator[Case]:
+    yield from windows_read()
     for table in index_tables(np.random.default_rng(1)):
         yield lambda x, t=table: lax.gather(x, t, ENTRIES, (1,), mode=WITHIN), ((5,),)
 
 
 def scatters() -> Iterator[Case]:
+    yield from windows_written(lax.scatter_add)
     for table in index_tables(np.random.default_rng(2)):
         flags = {"unique_indices": len(np.unique(table)) == table.size, "mode": WITHIN}
         yield (
@@ -158,6 +218,7 @@ def unstacks() -> Iterator[Case]:
 
 
 CASES: dict[str, Callable[[], Iterator[Case]]] = {
+    "argmax": first_of_conditions,
     "broadcast_in_dim": broadcasts,
     "concatenate": concatenations,
     "cumprod": lambda: cumulations(lax.cumprod),
@@ -170,6 +231,7 @@ CASES: dict[str, Callable[[], Iterator[Case]]] = {
     "reduce_sum": lambda: reductions(lax.reduce_sum),
     "reshape": reshapes,
     "rev": reversals,
+    "scatter": lambda: windows_written(lax.scatter),
     "scatter-add": scatters,
     "slice": slices,
     "split": parts,
