@@ -117,3 +117,17 @@ def test_the_first_condition_that_holds(size):
 
 def test_positions_of_the_largest_number_stay_in_arrays():
     assert computed(jax.make_jaxpr(lambda x: jnp.argmax(x))(draw(6, 3)).jaxpr) < 0
+
+
+@pytest.mark.parametrize("size", [None, BATCH])
+def test_functions_of_entries_are_not_set(size):
+    """`apply` is a scatter too, with a function of what is there."""
+
+    def fun(x, y):
+        return jnp.outer(x, y.at[1].apply(jnp.sin)) @ x
+
+    args = [draw(7 + k, *(() if size is None else (size,)), 3) for k in range(2)]
+    assert computed(jax.make_jaxpr(fun)(jnp.ones(3), jnp.ones(3)).jaxpr) < 0
+    over = (lambda derivative: derivative) if size is None else jax.vmap
+    found, expected = (jax.jit(over(derivative(fun)))(*args) for derivative in (jacve, jax.jacrev))
+    np.testing.assert_allclose(found, expected, rtol=1e-10)

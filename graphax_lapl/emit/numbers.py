@@ -129,6 +129,8 @@ def has_numbers(name: str, params: Mapping[str, Any]) -> bool:
         )
     if name in PLACED and params["dimension_numbers"].operand_batching_dims:
         return False
+    if name == "scatter" and params["update_jaxpr"] is not None:
+        return False  # it applies a function to the operand's entries
     return name in POINTWISE or name in MOVES
 
 

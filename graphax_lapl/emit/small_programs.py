@@ -68,7 +68,8 @@ __all__ = ["has_arrays", "has_plain_equations", "in_numbers", "is_long", "is_sma
 
 #: Most numbers that a program computes: each of them is an operation to compile.
 MAX_COMPUTED = 4096
-#: Operations of edges up to which a single input is evaluated in hardly any kernels.
+#: Operations of edges up to which a single input is evaluated in hardly any kernels, and operations
+#: of a program up to which a GPU evaluates all of them in one.
 LONG = 1536
 #: How many more there may be before those that are known or equal are taken out.
 UNSETTLED = 2
@@ -464,7 +465,9 @@ def _for_gpus(
 ) -> dict[str, Run]:
     """The form of a batch on GPUs, by platform; none where it is that of all other devices."""
     results = recorded.results
-    if not is_gpu() or not suits_gpus(results, recorded.operations, size):
+    if not is_gpu() or len(recorded.tape) > LONG:
+        return {}  # longer kernels were not measured there
+    if not suits_gpus(results, recorded.operations, size):
         return {}
     program = recorded.tape.program(results, size, size, sines=by_library)
     form = on_gpu(program, results, [atom.aval.dtype for atom in closed.jaxpr.outvars], own, size)

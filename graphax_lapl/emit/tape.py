@@ -87,6 +87,9 @@ class Tape:
         self._operations: list[Operation] = []
         self._known: dict[Any, Number] = {}
 
+    def __len__(self) -> int:
+        return len(self._operations)
+
     def input(self, shape: tuple[int, ...], dtype: Any, moves: bool) -> Numbers:
         """The numbers of the next input; all inputs come before the first operation."""
         numbers = np.empty(shape, object)
