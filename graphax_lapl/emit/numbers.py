@@ -345,12 +345,12 @@ def _several(result: Any) -> list[Numbers]:
 
 #: What moves numbers, adds or multiplies them.
 MOVES: dict[str, Callable[..., Any]] = {
+    "argmax": _first,
     "broadcast_in_dim": _broadcast,
     "cumprod": functools.partial(_cumulated, np.multiply),
     "cumsum": functools.partial(_cumulated, np.add),
     "concatenate": lambda params, *parts: np.concatenate(parts, params["dimension"]),
     "dot_general": _product,
-    "argmax": _first,
     "gather": gathered,
     "pad": _pad,
     "iota": lambda params: _counting(params),
