@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from jax import lax
 
-from graphax_lapl.emit.numbers import ADDED, ENTRIES, MOVES, computed, filled, run_numbers
+from graphax_lapl.emit.numbers import MOVES, computed, filled, run_numbers
+from graphax_lapl.emit.placed import ADDED, ENTRIES
 from graphax_lapl.emit.tape import Tape
 
 #: A function of arrays, and the shapes of these.

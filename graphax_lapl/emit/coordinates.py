@@ -23,7 +23,7 @@ from ..edges.runs import Run
 from ..edges.terms import Structure
 from .arrays import promoted
 from .holding import held
-from .numbers import ADDED, ENTRIES
+from .placed import ADDED, ENTRIES
 
 __all__ = ["MAX_GATHERED", "gathered_dense", "is_gathered", "placed"]
 

@@ -22,10 +22,8 @@ from jax import dtypes, lax
 from .placed import added, gathered, scattered
 
 __all__ = [
-    "ADDED",
     "BATCH",
     "CALLS",
-    "ENTRIES",
     "Numbers",
     "bind",
     "computed",
@@ -50,9 +48,7 @@ CALLS = {
     "custom_vmap_call": "call",
 }
 #: Moves that compute something.
-SUMS = frozenset(
-    "reduce_sum reduce_prod argmax cumsum cumprod scatter-add".split()  # noqa: SIM905
-)
+SUMS = frozenset({"reduce_sum", "reduce_prod", "argmax", "cumsum", "cumprod", "scatter-add"})
 POINTWISE = frozenset(
     """
     abs acos acosh add add_any and asin asinh atan atan2 atanh bitcast_convert_type ceil clamp
@@ -76,9 +72,6 @@ SETTLED = frozenset(POSITIONS).union(
 )
 #: Most entries that are picked by known positions as numbers: more are gathered sooner.
 PICKED = 256
-#: Of a gather that takes single entries of a vector, and of a scatter that adds to them.
-ENTRIES = lax.GatherDimensionNumbers((), (0,), (0,))
-ADDED = lax.ScatterDimensionNumbers((), (0,), (0,))
 
 #: An array of numbers: a numpy array of objects.
 Numbers = np.ndarray

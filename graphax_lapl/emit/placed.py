@@ -1,4 +1,4 @@
-"""Gathers and scatters of numbers whose positions are known."""
+"""Gathers and scatters of numbers (numpy arrays of objects) whose positions are known."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from jax import lax
 
-__all__ = ["OutOfBounds", "added", "gathered", "scattered"]
+__all__ = ["ADDED", "ENTRIES", "OutOfBounds", "added", "gathered", "scattered"]
 
-#: An array of numbers: a numpy array of objects.
-Numbers = np.ndarray
+#: Of a gather that takes single entries of a vector, and of a scatter that adds to them.
+ENTRIES = lax.GatherDimensionNumbers((), (0,), (0,))
+ADDED = lax.ScatterDimensionNumbers((), (0,), (0,))
 
 
 class OutOfBounds(Exception):
     """Raised where a position is not in an array, and a mode says what is read or written."""
 
 
-def gathered(params: dict[str, Any], operand: Numbers, places: Numbers) -> Numbers:
+def gathered(params: dict[str, Any], operand: np.ndarray, places: np.ndarray) -> np.ndarray:
     """What a gather reads.
 
     Raises:
@@ -33,13 +35,13 @@ def gathered(params: dict[str, Any], operand: Numbers, places: Numbers) -> Numbe
         numbers.collapsed_slice_dims,
         numbers.offset_dims,
     )
-    result: Numbers = operand.ravel()[read]
+    result: np.ndarray = operand.ravel()[read]
     return result
 
 
 def scattered(
-    params: dict[str, Any], operand: Numbers, places: Numbers, entries: Numbers
-) -> Numbers:
+    params: dict[str, Any], operand: np.ndarray, places: np.ndarray, entries: np.ndarray
+) -> np.ndarray:
     """The operand with entries in the place of its own.
 
     Raises:
@@ -52,7 +54,9 @@ def scattered(
     return total.reshape(operand.shape)
 
 
-def added(params: dict[str, Any], operand: Numbers, places: Numbers, entries: Numbers) -> Numbers:
+def added(
+    params: dict[str, Any], operand: np.ndarray, places: np.ndarray, entries: np.ndarray
+) -> np.ndarray:
     """The operand with entries added to its own.
 
     Raises:
@@ -66,7 +70,7 @@ def added(params: dict[str, Any], operand: Numbers, places: Numbers, entries: Nu
 
 
 def _written(
-    params: dict[str, Any], operand: Numbers, places: Numbers, entries: Numbers
+    params: dict[str, Any], operand: np.ndarray, places: np.ndarray, entries: np.ndarray
 ) -> np.ndarray:
     """Where a scatter writes each of its entries."""
     numbers = params["dimension_numbers"]
@@ -86,7 +90,7 @@ def _written(
 
 def _positions(
     shape: Sequence[int],
-    places: Numbers,
+    places: np.ndarray,
     sizes: Sequence[int],
     started: Sequence[int],
     collapsed: Sequence[int],

@@ -54,12 +54,7 @@ from .numbers import (
     is_known,
     run_numbers,
 )
-from .packing import (
-    FUSED,
-    UNROLLED,
-    in_rows,
-    is_selected,
-)
+from .packing import FUSED, UNROLLED, in_rows, is_selected
 from .placed import OutOfBounds
 from .sines import Pair, by_library
 from .tape import Tape, TooLong

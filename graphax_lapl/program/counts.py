@@ -130,7 +130,7 @@ class TracedWork:
         equations: how many of them make arrays of more than a number, those of loops once. What
             makes numbers is fused.
         starts: how many of them by their primitive, those of loops at every step.
-        arithmetic: how many equations compute something, of numbers too, those of loops once.
+        arithmetic: how many equations are of `ARITHMETIC`, on numbers too, those of loops once.
     """
 
     muls: int

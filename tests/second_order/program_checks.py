@@ -250,7 +250,10 @@ def _gradient(program: RandomProgram, fun: Callable[..., Any]) -> Callable[..., 
             if all(jnp.issubdtype(x.dtype, jnp.floating) for x in jax.tree.leaves(arg))
         ]
         moving = tuple(args[n] for n in real)
-        closed = lambda *moving: size(*_replaced(args, real, moving))  # noqa: E731
+
+        def closed(*moving: Any) -> Any:
+            return size(*_replaced(args, real, moving))
+
         if program.mode == "forward":
             return jax.jvp(closed, moving, jax.tree.map(lambda x: jnp.cos(3.0 * x), moving))
         return jax.grad(closed, tuple(range(len(real))))(*moving)
