@@ -117,6 +117,7 @@ class _Selections:
         united: where a mask has a one along some of its axes, by slot and axes.
         listed_masks: slots of masks that say where tables list entries. What meets these was taken
             pair by pair before, and may grow to as many numbers as there are pairs.
+        cases: the condition and the case of masks where one of two is chosen.
     """
 
     def __init__(self, program: Program):
@@ -132,6 +133,7 @@ class _Selections:
         self.selected: dict[object, Part] = {}
         self.united: dict[tuple[int, tuple[int, ...]], int] = {}
         self.listed_masks: set[int] = set()
+        self.cases: dict[int, tuple[int, str]] = {}
 
     def follow(self, instruction: Instruction) -> None:
         """Add an instruction, with selections in front of it."""
@@ -153,6 +155,7 @@ class _Selections:
                     self.is_count(instruction.outputs[0])
         elif _is_mask(instruction):
             self.is_mask(instruction.outputs[0])
+            self.remember_case(instruction)
         elif _moves(instruction):
             self.moving.update(instruction.outputs)
         elif isinstance(instruction, ConstantInstruction):
@@ -160,6 +163,13 @@ class _Selections:
         if not self.is_finite(instruction):
             self.singular.update(instruction.outputs)
         self.instructions.append(made)
+
+    def remember_case(self, made: Instruction) -> None:
+        """Remember which case of which condition a mask of `select_n` is."""
+        if isinstance(made, LocalInstruction) and made.local.name.startswith("case "):
+            (condition,) = made.inputs
+            if self.slots[condition].dtype == bool:
+                self.cases[made.outputs[0]] = condition, made.local.name
 
     def is_finite(self, instruction: Instruction) -> bool:
         """Whether finite numbers come out of an instruction where finite ones go in."""
@@ -363,9 +373,19 @@ class _Selections:
             self.covers[slot] = tuple(found[:MAX_COVERS])
 
     def is_everywhere(self, cover: Cover) -> bool:
-        """Whether a cover leaves nothing out: most rows of a written map or a table have a one."""
+        """Whether a cover leaves nothing out: most rows of a written map or a table have a one.
+
+        So do both cases of one condition, read at the same place.
+        """
         listed = self.written | self.listed_masks
-        return any(view.slot in listed and None in view.axes for view in cover)
+        if any(view.slot in listed and None in view.axes for view in cover):
+            return True
+        cases: dict[object, set[str]] = {}
+        for view in cover:
+            condition, case = self.cases.get(view.slot, (None, ""))
+            if condition is not None and None not in view.axes:
+                cases.setdefault((condition, view.axes), set()).add(case)
+        return any(len(own) == 2 for own in cases.values())
 
     def is_listed(self, cover: Cover) -> bool:
         """Whether a cover tells single entries that a table lists."""

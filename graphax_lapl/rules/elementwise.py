@@ -458,6 +458,8 @@ def _is_product(listing: Listing, atom: Atom) -> bool:
 @lru_cache(maxsize=256)
 def _selects(case: int, dtype: Any) -> Callable[[Array], Array]:
     def chosen(which: Array) -> Array:
+        if which.dtype == bool:
+            return lax.convert_element_type(which if case else lax.bitwise_not(which), dtype)
         number = lax.convert_element_type(which, np.int32)
         return lax.convert_element_type(lax.eq(number, lax.full_like(number, case)), dtype)
 
