@@ -33,6 +33,7 @@ from ..rules.second_order import SecondOrderGraph, lower_second_order
 from .autotune import CANDIDATES, Autotune, Inputs, as_autotune, measured_winner
 from .compressed import cheaper_compressed, compressed_plan, suits
 from .compression import COMPRESSED_ORDERS, Compressed
+from .elementwise_first import elementwise_first
 from .fallbacks import Fallback, announce, noted_fallbacks, refuse
 from .few_samples import attached, with_few_samples
 from .fixed_parts import with_fixed_parts_first
@@ -463,10 +464,12 @@ def _cheapest(prepared: Prepared) -> Plan:
     graph = prepared.graph
     before, after = _numbers(graph, graph.inputs), _numbers(graph, graph.outputs)
     names = ("reverse",) if after == 1 < before else AUTO_ORDERS
-    orders = (resolve_order(name, graph) for name in names)
+    orders = [resolve_order(name, graph) for name in names[:2]]
+    searched = (resolve_order(name, graph) for name in names[2:])
+    parting = parting_orders(graph, min(before, after))
     tried: set[tuple[int, ...]] = set()
     begun = Begun(graph)
-    for order in itertools.chain(orders, parting_orders(graph, min(before, after))):
+    for order in itertools.chain(orders, elementwise_first(graph, orders), searched, parting):
         if order.vertices in tried:
             continue
         tried.add(order.vertices)
@@ -475,7 +478,7 @@ def _cheapest(prepared: Prepared) -> Plan:
         plan = Plan.build(begun, order, limit)
         if plan is not None and (best is None or plan.predicted_work < best.predicted_work):
             best = plan
-        if order.method == "forward" and best is not None and best.program.longest_sum > LONG_SUM:
+        if order is orders[-1] and best is not None and best.program.longest_sum > LONG_SUM:
             break
     assert best is not None
     return with_fixed_parts_first(begun, best)
