@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -35,6 +34,7 @@ from ..graph.tracing import is_traced
 from ..program.at_once import Footprint, can_be_divided
 from ..program.before_sums import in_front_of_sums, shared_in_sums, taken_for_products
 from ..program.builder import Begun
+from ..program.columns_last import Products, columns_last, products_of_matrices
 from ..program.common_weights import weights_first
 from ..program.convolutions import convolution_results, scales_before_convolutions
 from ..program.counts import (
@@ -58,14 +58,19 @@ from ..program.scaled_rows import scaled_rows
 from ..program.selections import with_selections
 from ..program.signs import signs_inside
 from ..program.sines import sines
+from . import saved_plans
 from .orders import EliminationOrder
+from .saved_plans import SavedPlan
 
 __all__ = ["Plan", "SavedPlan"]
 
+#: How many more operations a multiplication weighs in a product of two matrices that every sample
+#: has of its own: in a batch each of them is a product by itself.
+OWN = 4
+#: Share of its operations that make products with common weights most of a program.
+MOSTLY = 0.5
 #: Samples from which on products of weights are made that hold many more numbers than these do.
 MANY = 128
-
-FORMAT = "graphax_lapl plan 1"
 
 
 @dataclass(eq=False)
@@ -154,7 +159,19 @@ class Plan:
         steps = (getattr(i, "operation", None) for i in self.program.instructions)
         evaluations = sum(isinstance(step, ApplyOpaque | MaterializeOpaque) for step in steps)
         work = counts.flops + EVALUATION * evaluations
+        if self.is_layered:
+            work += OWN * self._products.own
         return work + counts.bytes / BYTES_PER_OPERATION
+
+    @cached_property
+    def _products(self) -> Products:
+        return products_of_matrices(self.program, self.moving)
+
+    @property
+    def is_layered(self) -> bool:
+        """Whether most operations are products of matrices, some of them with common weights."""
+        common, own = self._products
+        return common > 0 and 2 * (common + own) >= MOSTLY * self.count("flops").flops
 
     @cached_property
     def function_flops(self) -> int:
@@ -195,10 +212,14 @@ class Plan:
             `sparse` the arrays that it keeps.
         """
         program = powers_of_reciprocals(self.pruned(values))
+        wide: Program | None = None
         if not self.again:
-            program = contracted_last(weights_first(program))
+            program = weights_first(program)
+            if not sparse and self.is_layered:
+                wide = columns_last(_settled(program), self._moving(program))
+            program = contracted_last(program)
         if not sparse:
-            program = oriented(program if self.again else signs_inside(divided_after_sums(program)))
+            program = oriented(program if self.again else _settled(program))
         program = with_selections(program)
         write: Callable[..., Any] = stored_arrays if sparse else dense_block
 
@@ -241,14 +262,21 @@ class Plan:
             return run(inputs, own, matrices)
 
         one = None if matrices is None else by_matrices
+        batch: Callable[[Sequence[Any]], Any] = held
+        if wide is not None:
+            of_batch = with_selections(wide)
+            held_of_batch = functools.cache(lambda: self._holding(of_batch, sparse))
+            one, batch = one or held, lambda x: run(x, held_of_batch(), of_batch)
         arrays, types = has_arrays(program), _types(program)
-        made: Callable[[Sequence[Any]], Any] = held
+        made = batch
         if is_small_program(program) and (arrays or holding().values or holding().sines):
             plain = functools.partial(run, holding=Holding())
-            numbers = in_numbers(held, plain, arrays, types, one)
+            numbers = in_numbers(
+                batch, plain, arrays, types, one, wide is not None and self.is_layered
+            )
             made = functools.partial(_as_traced, numbers)
         elif one is not None:
-            made = for_few_samples(one, held, 2, types=types)
+            made = for_few_samples(one, batch, 2, types=types)
         if is_gpu() and not arrays and _can_be_side_by_side(program):
             several = made
             made = for_few_samples(lambda x: several(side_by_side(x)), several, 2, types=types)
@@ -350,13 +378,7 @@ class Plan:
 
     def save(self, path: str | Path) -> None:
         """Write the order and the graph's fingerprint to a JSON file."""
-        content = {
-            "format": FORMAT,
-            "function": self.graph.function,
-            "muls": self.counts.muls,
-            **self.order.to_dict(),
-        }
-        Path(path).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        saved_plans.save(SavedPlan(self.order, self.graph.function, self.counts.muls), path)
 
     @staticmethod
     def load(path: str | Path) -> SavedPlan:
@@ -365,16 +387,7 @@ class Plan:
         Raises:
             InvalidArgumentError: where the file is not a saved plan.
         """
-        try:
-            content = json.loads(Path(path).read_text(encoding="utf-8"))
-            if content["format"] != FORMAT:
-                raise KeyError("format")
-            order = EliminationOrder.from_dict(content)
-            return SavedPlan(order, str(content["function"]), int(content["muls"]))
-        except (KeyError, TypeError, ValueError) as error:
-            raise InvalidArgumentError(
-                f"path: {path} is not a plan saved by Plan.save ({error}). Save it again."
-            ) from error
+        return saved_plans.load(path)
 
     def __copy__(self) -> Plan:
         """The plan itself: it does not change."""
@@ -448,6 +461,11 @@ def _passed_on(inputs: list[Any]) -> list[Any]:
     return inputs
 
 
+def _settled(program: Program) -> Program:
+    """The program with denominators and signs where the fewest operations have them."""
+    return signs_inside(divided_after_sums(program))
+
+
 def _as_traced(run: Callable[[Sequence[Any], bool], Any], inputs: Sequence[Any]) -> Any:
     """`run`, told whether what it does is recorded by a trace."""
     return run(inputs, is_traced(jnp.zeros(())))
@@ -457,23 +475,3 @@ def _can_be_side_by_side(program: Program) -> bool:
     """Whether several numbers of one type are all that a program reads."""
     types = {(program.slots[slot].shape, program.slots[slot].dtype) for slot in program.inputs}
     return len(program.inputs) > 1 and len(types) == 1 and not any(shape for shape, _ in types)
-
-
-@dataclass(frozen=True)
-class SavedPlan:
-    """An order read from a file.
-
-    Attributes:
-        order: the order with the fingerprint of its graph.
-        function: name of the function it was made for.
-        muls: multiplications it costs there.
-    """
-
-    order: EliminationOrder
-    function: str
-    muls: int
-
-    @property
-    def fingerprint(self) -> str:
-        """Fingerprint of the graph it was made for."""
-        return self.order.fingerprint

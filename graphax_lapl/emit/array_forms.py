@@ -18,7 +18,7 @@ from ..program.timings import PRIMITIVES
 from .numbers import CALLS, Numbers
 from .packing import FUSED
 
-__all__ = ["has_known_matrix", "has_wide_arrays", "is_compared", "is_full"]
+__all__ = ["has_known_matrix", "has_long_products", "has_wide_arrays", "is_compared", "is_full"]
 
 #: Elements from which on kernels of arrays are vectorised well enough: in numbers these are more
 #: kernels, or operands of a concatenation, than XLA fuses.
@@ -56,16 +56,25 @@ def has_wide_arrays(jaxpr: Any, own: Sequence[bool]) -> bool:
         jaxpr: of one sample.
         own: for each of its inputs whether every sample has its own.
     """
+    if has_long_products(jaxpr, own):
+        return True
     for equation, moves in _moving(jaxpr, own):
         name = equation.primitive.name
-        if name == "dot_general":
-            if not all(moves) and _contracted(equation) >= WIDE:
-                return True
-        elif name == "pow" and not moves[1]:
+        if name == "pow" and not moves[1]:
             continue  # with its exponents known each number is a few products, or one itself
         elif PRIMITIVES.get(name, 0.0) >= DEAR and _size(equation.outvars[0]) >= WIDE:
             return True
     return False
+
+
+def has_long_products(jaxpr: Any, own: Sequence[bool]) -> bool:
+    """Whether a program has long products with a known matrix; arguments as there."""
+    return any(
+        equation.primitive.name == "dot_general"
+        and not all(moves)
+        and _contracted(equation) >= WIDE
+        for equation, moves in _moving(jaxpr, own)
+    )
 
 
 def has_known_matrix(jaxpr: Any, own: Sequence[bool], least: int) -> bool:

@@ -218,7 +218,8 @@ def einsum(
         elif operation.written_out:
             result = _sum_of_products(views[0], views[1], output, sizes)
         else:
-            result = _product(views[0], views[1], output, sizes, dot)
+            form = lax.dot_general if operation.common else dot
+            result = _product(views[0], views[1], output, sizes, form, operation.common)
     result = scaled(result, operation.coefficient)
     if operation.real and jnp.issubdtype(result.dtype, jnp.complexfloating):
         result = lax.real(result)
@@ -242,6 +243,7 @@ def _product(
     output: tuple[int, ...],
     sizes: dict[int, int],
     dot: Callable[..., Array],
+    common: bool,
 ) -> Array:
     sides = []
     for (value, names), (_, others) in ((first, second), (second, first)):
@@ -275,13 +277,14 @@ def _product(
         )
         return dot(left, right, (places, ((), ())), precision=lax.Precision.HIGHEST)
     free = [name for name in output if name not in batch]
-    if free[0] not in left_names:
+    if not common and free[0] not in left_names:
         left, left_names, right, right_names = right, right_names, left, left_names
     work = math.prod(sizes[n] for n in {*left_names, *right_names} - {*batch})
     # With a vector on the right, the left is often a matrix of weights that no sample has of its
     # own: one product for the whole batch, which this form would hinder.
     matrices = any(n not in left_names for n in right_names)
     unit = matrices and left_names[-1] not in contracted and work <= SMALL_PRODUCT
+    unit = unit and not common
     if unit:
         # Under `jax.vmap` the left operand has to hold the contracted axis last. XLA folds a
         # transposition into the product again, but turns operands with two free axes itself.

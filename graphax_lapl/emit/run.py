@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from ..edges.operations import Read
+from ..edges.operations import Einsum, Read
 from ..edges.storage import stored_placement
 from ..program.instructions import (
     Block,
@@ -75,7 +75,13 @@ def run_program(program: Program, inputs: Sequence[Any], holding: Holding = _NOT
         s for s in map(slots.__getitem__, program.inputs) if jnp.issubdtype(s.dtype, jnp.inexact)
     ]
     # Derivative rules of JAX mix dtypes in places; the user's strictness is about the user's code.
-    dot = matrix_product if holding.again else lax.dot_general
+    of_function = matrix_product if holding.again else lax.dot_general
+    # What common weights on the left multiply has the batch behind it; so has what comes out.
+    behind = any(
+        isinstance(i, EdgeInstruction) and isinstance(i.operation, Einsum) and i.operation.common
+        for i in program.instructions
+    )
+    dot = of_function if behind else functools.partial(vector_first, of_function)
     of_partials = (
         functools.partial(matrix_product, stored=True)
         if holding.again
@@ -361,7 +367,7 @@ def _execute(
     if isinstance(instruction, PrimalInstruction):
         if instruction.equation.name == "dot_general":
             with instruction.equation.context.manager:
-                return [vector_first(dot, *values, **instruction.equation.params)]
+                return [dot(*values, **instruction.equation.params)]
         return _evaluated(instruction.equation, values)
     if isinstance(instruction, LocalInstruction):
         return [instruction.local.fun(*values)]

@@ -32,7 +32,13 @@ from ..program.instructions import (
     Program,
 )
 from ..program.timings import IN_MEMORY, expression_of
-from .array_forms import has_known_matrix, has_wide_arrays, is_compared, is_full
+from .array_forms import (
+    has_known_matrix,
+    has_long_products,
+    has_wide_arrays,
+    is_compared,
+    is_full,
+)
 from .chunks import can_be_in_chunks, in_chunks
 from .gpu_batches import PLATFORMS, is_gpu, of_one, on_gpu, suits_gpus
 from .holding import BARRIERS_STAND
@@ -95,6 +101,8 @@ WIDE = FUSED + 1
 VECTOR, FULL_VECTORS = 8, 2
 #: Entries made of products with those of a known matrix from which on arrays are.
 MANY = 48
+#: Samples up to which programs that are mostly products with common weights stay arrays.
+LAYERED = 8192
 #: Bytes of an array from which on XLA's runtime hands kernels that wait for nothing to a second
 #: thread. An array of so many numbers is put together from more of them than it takes itself.
 THREADED = 512
@@ -147,7 +155,12 @@ def has_arrays(program: Program) -> bool:
 
 
 def in_numbers(
-    run: Run, plain: Run, arrays: bool, types: Any, one: Run | None = None
+    run: Run,
+    plain: Run,
+    arrays: bool,
+    types: Any,
+    one: Run | None = None,
+    layered: bool = False,
 ) -> Callable[[Sequence[Any], bool], Any]:
     """`run`, number by number for a single input and under `jax.vmap` with many samples.
 
@@ -160,6 +173,8 @@ def in_numbers(
         arrays: whether it has any; a program of numbers is rewritten only for chunks.
         types: shapes and dtypes of its results, inexact ones.
         one: what a single input is evaluated by where numbers do not suit it, if not by `run`.
+        layered: whether most of `run` is products of matrices with common weights, wide ones for a
+            batch.
 
     Returns:
         A function of the program's inputs, and of whether it is compiled as a part of what is
@@ -186,6 +201,8 @@ def in_numbers(
             closed, structure = traced(_types(inputs, own), _precision())
             recorded = _recorded(closed, own) if _is_small(closed.jaxpr, size) else None
             if recorded is not None and few and not recorded.suits_few_samples(closed.jaxpr, size):
+                recorded = None
+            if recorded is not None and layered and size <= LAYERED and is_full(recorded.results):
                 recorded = None
             if recorded is not None and recorded.suits_arrays(closed.jaxpr, own, size):
                 recorded = None
@@ -311,8 +328,10 @@ class _Recorded(NamedTuple):
             return True
         if computed(jaxpr) == 0 and not self._suits_moves(samples):
             return True
-        if samples < BATCH or not is_full(self.results):
+        if not is_full(self.results):
             return False
+        if samples < BATCH:
+            return has_long_products(jaxpr, own)
         return has_wide_arrays(jaxpr, own) or self._is_scaled(jaxpr, own)
 
     def _suits_moves(self, samples: int) -> bool:

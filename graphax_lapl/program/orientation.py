@@ -10,7 +10,15 @@ from ..edges.operations import Combine, Einsum, MaterializeOpaque, Overlay, Read
 from ..edges.terms import Term, with_terms
 from .instructions import Block, EdgeInstruction, Instruction, Program, Slot
 
-__all__ = ["columns_first", "contracted_last", "oriented", "plain_products"]
+__all__ = [
+    "Storage",
+    "columns_first",
+    "contracted_last",
+    "multiplies",
+    "oriented",
+    "plain_products",
+    "reading",
+]
 
 
 def contracted_last(program: Program, fixed: Collection[int] = (), number: bool = False) -> Program:
@@ -25,10 +33,10 @@ def contracted_last(program: Program, fixed: Collection[int] = (), number: bool 
         fixed: slots that are the same for all samples of a batch, beside the program's inputs.
         number: whether the program's result is a number, which may be a sum of all entries.
     """
-    return _Storage(program, fixed, number).settled()
+    return Storage(program, fixed, number).settled()
 
 
-class _Storage:
+class Storage:
     """Orders of axes, settled from the last reader to the first maker."""
 
     def __init__(self, program: Program, fixed: Collection[int], number: bool = False):
@@ -58,7 +66,7 @@ class _Storage:
             self.instructions[place] = replace(made, operation=operation)
             self.slots[slot] = Slot(operation.shape, self.slots[slot].dtype)
             for k, position in self.readers[slot]:
-                self.instructions[k] = _reading(self.instructions[k], position, order)
+                self.instructions[k] = reading(self.instructions[k], position, order)
         return replace(self.program, slots=self.slots, instructions=self.instructions)
 
     def wanted(self, slot: int) -> tuple[int, ...] | None:
@@ -93,7 +101,7 @@ class _Storage:
         """The order in which a product with weights is rows of one large matrix, of all samples."""
         made = self.instructions[self.makers[slot]] if slot in self.makers else None
         operation = getattr(made, "operation", None)
-        if made is None or not isinstance(operation, Einsum) or not _multiplies(operation):
+        if made is None or not isinstance(operation, Einsum) or not multiplies(operation):
             return None
         moving = [s not in self.fixed for s in made.inputs]
         if moving.count(True) != 1:
@@ -193,7 +201,7 @@ def columns_first(program: Program) -> Program:
         slots[slot] = Slot(operation.shape, slots[slot].dtype)
         order = (*range(split, len(operation.shape)), *range(split))
         for k, position in reads:
-            instructions[k] = _reading(instructions[k], position, order)
+            instructions[k] = reading(instructions[k], position, order)
     return replace(program, slots=slots, instructions=instructions)
 
 
@@ -227,13 +235,13 @@ def plain_products(program: Program) -> Program | None:
     return None if all(same) else plain
 
 
-class _Plain(_Storage):
+class _Plain(Storage):
     """Orders of axes for a single input."""
 
     def wish(self, operation: Einsum, position: int) -> tuple[int, ...] | None:
         """Rows before the contracted axis on the left, columns behind it on the right."""
         read, kept = operation.reads[position], {*operation.output}
-        if len(kept) == len(operation.sizes) or not _multiplies(operation):
+        if len(kept) == len(operation.sizes) or not multiplies(operation):
             return super().wish(operation, position)
         if not all(_plain(axis) for axis in read.axes):
             return None
@@ -265,7 +273,7 @@ def _transposed(program: Program) -> int:
     found = 0
     for slot, instruction in makers.items():
         operation = instruction.operation
-        if not isinstance(operation, Einsum) or not _multiplies(operation):
+        if not isinstance(operation, Einsum) or not multiplies(operation):
             found += slot in other
             continue
         first = operation.output[-1 if slot in other else 0]
@@ -303,7 +311,7 @@ def _last_in_memory(slot: int, last: int, makers: Mapping[int, EdgeInstruction])
     return last
 
 
-def _multiplies(operation: Einsum) -> bool:
+def multiplies(operation: Einsum) -> bool:
     """Whether it is a product of two matrices, with no axis that both have and the result too."""
     if len(operation.reads) != 2 or operation.written_out:
         return False
@@ -317,7 +325,7 @@ def _multiplies(operation: Einsum) -> bool:
     )
 
 
-def _reading(instruction: Instruction, position: int, order: tuple[int, ...]) -> Instruction:
+def reading(instruction: Instruction, position: int, order: tuple[int, ...]) -> Instruction:
     """The instruction for an operand whose axes are in another order."""
     assert isinstance(instruction, EdgeInstruction)
     operation = instruction.operation
@@ -339,7 +347,7 @@ def oriented(program: Program) -> Program:
     While arrows are multiplied a matrix is stored with the input's axes first, a result has the
     output's first. A compiler folds a transposition into the product before it, which then may be
     one that its library does not take. What only one block or overlay reads is made as this has it,
-    except where a matrix meets weights that would come first (see `_Storage.can_be`): these are the
+    except where a matrix meets weights that would come first (see `Storage.can_be`): these are the
     same for all samples, and the transposition is left to the end.
     """
     return _with_results_turned(program, weights_last=True)
