@@ -331,7 +331,7 @@ class _Recorded(NamedTuple):
         if not is_full(self.results):
             return False
         if samples < BATCH:
-            return has_long_products(jaxpr, own)
+            return has_long_products(jaxpr, own) or self._is_scaled(jaxpr, own)
         return has_wide_arrays(jaxpr, own) or self._is_scaled(jaxpr, own)
 
     def _suits_moves(self, samples: int) -> bool:
