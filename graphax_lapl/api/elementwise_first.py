@@ -7,7 +7,6 @@ one by one, a matrix is scaled as often; multiplied first they are one vector, w
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import Any
 
 from ..graph.computational_graph import ComputationalGraph
@@ -19,34 +18,26 @@ __all__ = ["elementwise_first"]
 PRODUCTS = frozenset({"dot_general", "conv_general_dilated"})
 
 
-def elementwise_first(
-    graph: ComputationalGraph, orders: Iterable[EliminationOrder]
-) -> list[EliminationOrder]:
-    """The given orders with vertices between elementwise arrows of arrays in front.
+def elementwise_first(graph: ComputationalGraph, order: EliminationOrder) -> list[EliminationOrder]:
+    """An order with vertices between elementwise arrows of arrays in front.
 
     A vertex of which more arrows than before would be left stays where it is, and so do all where
     the function has no products of matrices.
 
     Args:
         graph: the graph.
-        orders: of its vertices.
+        order: of its vertices.
 
     Returns:
-        An order for each of them; none where no vertex is of that kind.
+        One order, or none where no vertex is of that kind.
     """
     if not any(vertex.primitive in PRODUCTS for vertex in graph.vertices):
         return []
     first = _between_products(graph)
     if not first:
         return []
-    return [
-        EliminationOrder(
-            (*first, *(v for v in order.vertices if v not in first)),
-            order.fingerprint,
-            f"elementwise, then {order.method}",
-        )
-        for order in orders
-    ]
+    vertices = (*first, *(v for v in order.vertices if v not in first))
+    return [EliminationOrder(vertices, order.fingerprint, f"elementwise, then {order.method}")]
 
 
 def _between_products(graph: ComputationalGraph) -> dict[int, None]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
@@ -465,11 +464,17 @@ def _cheapest(prepared: Prepared) -> Plan:
     before, after = _numbers(graph, graph.inputs), _numbers(graph, graph.outputs)
     names = ("reverse",) if after == 1 < before else AUTO_ORDERS
     orders = [resolve_order(name, graph) for name in names[:2]]
-    searched = (resolve_order(name, graph) for name in names[2:])
-    parting = parting_orders(graph, min(before, after))
     tried: set[tuple[int, ...]] = set()
     begun = Begun(graph)
-    for order in itertools.chain(orders, elementwise_first(graph, orders), searched, parting):
+
+    def candidates() -> Iterator[EliminationOrder]:
+        yield from orders
+        assert best is not None
+        yield from elementwise_first(graph, best.order)
+        yield from (resolve_order(name, graph) for name in names[2:])
+        yield from parting_orders(graph, min(before, after))
+
+    for order in candidates():
         if order.vertices in tried:
             continue
         tried.add(order.vertices)

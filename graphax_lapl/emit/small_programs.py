@@ -99,8 +99,9 @@ WIDE = FUSED + 1
 #: Columns of a matrix that JAX's kernels for arrays are vectorised along without a remainder. Where
 #: at most one entry in so many is not zero, so are ours, outside of the cache with a remainder too.
 VECTOR, FULL_VECTORS = 8, 2
-#: Entries made of products with those of a known matrix from which on arrays are.
-MANY = 48
+#: Entries made of products with those of a known matrix from which on arrays are, and entries of
+#: such a matrix, for each of the result, from which on they are, however few the results.
+MANY, KNOWN = 48, 4
 #: Samples up to which programs that are mostly products with common weights stay arrays.
 LAYERED = 8192
 #: Bytes of an array from which on XLA's runtime hands kernels that wait for nothing to a second
@@ -330,6 +331,9 @@ class _Recorded(NamedTuple):
             return True
         if not is_full(self.results):
             return False
+        everything = sum(numbers.size for numbers in self.results)
+        if has_known_matrix(jaxpr, own, max(MANY, KNOWN * everything)):
+            return True
         if samples < BATCH:
             return has_long_products(jaxpr, own) or self._is_scaled(jaxpr, own)
         return has_wide_arrays(jaxpr, own) or self._is_scaled(jaxpr, own)
