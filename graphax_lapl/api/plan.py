@@ -271,9 +271,7 @@ class Plan:
         made = batch
         if is_small_program(program) and (arrays or holding().values or holding().sines):
             plain = functools.partial(run, holding=Holding())
-            numbers = in_numbers(
-                batch, plain, arrays, types, one, wide is not None and self.is_layered
-            )
+            numbers = in_numbers(batch, plain, arrays, types, one, layered=wide is not None)
             made = functools.partial(_as_traced, numbers)
         elif one is not None:
             made = for_few_samples(one, batch, 2, types=types)

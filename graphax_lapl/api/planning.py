@@ -469,8 +469,8 @@ def _cheapest(prepared: Prepared) -> Plan:
 
     def candidates() -> Iterator[EliminationOrder]:
         yield from orders
-        assert best is not None
-        yield from elementwise_first(graph, best.order)
+        if best is not None and len(orders) > 1:
+            yield from elementwise_first(graph, best.order)
         yield from (resolve_order(name, graph) for name in names[2:])
         yield from parting_orders(graph, min(before, after))
 
@@ -483,7 +483,7 @@ def _cheapest(prepared: Prepared) -> Plan:
         plan = Plan.build(begun, order, limit)
         if plan is not None and (best is None or plan.predicted_work < best.predicted_work):
             best = plan
-        if order is orders[-1] and best is not None and best.program.longest_sum > LONG_SUM:
+        if order.method == "forward" and best is not None and best.program.longest_sum > LONG_SUM:
             break
     assert best is not None
     return with_fixed_parts_first(begun, best)

@@ -62,7 +62,7 @@ def has_wide_arrays(jaxpr: Any, own: Sequence[bool]) -> bool:
         name = equation.primitive.name
         if name == "pow" and not moves[1]:
             continue  # with its exponents known each number is a few products, or one itself
-        elif PRIMITIVES.get(name, 0.0) >= DEAR and _size(equation.outvars[0]) >= WIDE:
+        if PRIMITIVES.get(name, 0.0) >= DEAR and _size(equation.outvars[0]) >= WIDE:
             return True
     return False
 

@@ -283,8 +283,7 @@ def _product(
     # With a vector on the right, the left is often a matrix of weights that no sample has of its
     # own: one product for the whole batch, which this form would hinder.
     matrices = any(n not in left_names for n in right_names)
-    unit = matrices and left_names[-1] not in contracted and work <= SMALL_PRODUCT
-    unit = unit and not common
+    unit = matrices and left_names[-1] not in contracted and work <= SMALL_PRODUCT and not common
     if unit:
         # Under `jax.vmap` the left operand has to hold the contracted axis last. XLA folds a
         # transposition into the product again, but turns operands with two free axes itself.

@@ -17,7 +17,6 @@ __all__ = [
     "multiplies",
     "oriented",
     "plain_products",
-    "reading",
 ]
 
 
@@ -66,7 +65,7 @@ class Storage:
             self.instructions[place] = replace(made, operation=operation)
             self.slots[slot] = Slot(operation.shape, self.slots[slot].dtype)
             for k, position in self.readers[slot]:
-                self.instructions[k] = reading(self.instructions[k], position, order)
+                self.instructions[k] = _reading(self.instructions[k], position, order)
         return replace(self.program, slots=self.slots, instructions=self.instructions)
 
     def wanted(self, slot: int) -> tuple[int, ...] | None:
@@ -201,7 +200,7 @@ def columns_first(program: Program) -> Program:
         slots[slot] = Slot(operation.shape, slots[slot].dtype)
         order = (*range(split, len(operation.shape)), *range(split))
         for k, position in reads:
-            instructions[k] = reading(instructions[k], position, order)
+            instructions[k] = _reading(instructions[k], position, order)
     return replace(program, slots=slots, instructions=instructions)
 
 
@@ -325,7 +324,7 @@ def multiplies(operation: Einsum) -> bool:
     )
 
 
-def reading(instruction: Instruction, position: int, order: tuple[int, ...]) -> Instruction:
+def _reading(instruction: Instruction, position: int, order: tuple[int, ...]) -> Instruction:
     """The instruction for an operand whose axes are in another order."""
     assert isinstance(instruction, EdgeInstruction)
     operation = instruction.operation
