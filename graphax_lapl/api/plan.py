@@ -159,7 +159,7 @@ class Plan:
         steps = (getattr(i, "operation", None) for i in self.program.instructions)
         evaluations = sum(isinstance(step, ApplyOpaque | MaterializeOpaque) for step in steps)
         work = counts.flops + EVALUATION * evaluations
-        if self.is_layered:
+        if self.is_mostly_products:
             work += OWN * self._products.own
         return work + counts.bytes / BYTES_PER_OPERATION
 
@@ -168,7 +168,7 @@ class Plan:
         return products_of_matrices(self.program, self.moving)
 
     @property
-    def is_layered(self) -> bool:
+    def is_mostly_products(self) -> bool:
         """Whether most operations are products of matrices, some of them with common weights."""
         common, own = self._products
         return common > 0 and 2 * (common + own) >= MOSTLY * self.count("flops").flops
@@ -215,7 +215,7 @@ class Plan:
         wide: Program | None = None
         if not self.again:
             program = weights_first(program)
-            if not sparse and self.is_layered:
+            if not sparse and self.is_mostly_products:
                 wide = columns_last(_settled(program), self._moving(program))
             program = contracted_last(program)
         if not sparse:
@@ -271,7 +271,7 @@ class Plan:
         made = batch
         if is_small_program(program) and (arrays or holding().values or holding().sines):
             plain = functools.partial(run, holding=Holding())
-            numbers = in_numbers(batch, plain, arrays, types, one, layered=wide is not None)
+            numbers = in_numbers(batch, plain, arrays, types, one, wide=wide is not None)
             made = functools.partial(_as_traced, numbers)
         elif one is not None:
             made = for_few_samples(one, batch, 2, types=types)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,11 +48,7 @@ def scattered(
     Raises:
         OutOfBounds: a position is outside of the operand.
     """
-    total = operand.flatten()
-    written = _written(params, operand, places, entries)
-    for place, entry in zip(written.ravel(), entries.ravel(), strict=True):
-        total[place] = entry
-    return total.reshape(operand.shape)
+    return _placed(params, operand, places, entries, lambda _, entry: entry)
 
 
 def added(
@@ -62,10 +59,21 @@ def added(
     Raises:
         OutOfBounds: a position is outside of the operand.
     """
+    return _placed(params, operand, places, entries, operator.add)
+
+
+def _placed(
+    params: dict[str, Any],
+    operand: np.ndarray,
+    places: np.ndarray,
+    entries: np.ndarray,
+    combine: Callable[[Any, Any], Any],
+) -> np.ndarray:
+    """The operand with each entry combined with what stands at its place, in order."""
     total = operand.flatten()
     written = _written(params, operand, places, entries)
     for place, entry in zip(written.ravel(), entries.ravel(), strict=True):
-        total[place] = total[place] + entry
+        total[place] = combine(total[place], entry)
     return total.reshape(operand.shape)
 
 

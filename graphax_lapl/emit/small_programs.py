@@ -103,7 +103,7 @@ VECTOR, FULL_VECTORS = 8, 2
 #: such a matrix, for each of the result, from which on they are, however few the results.
 MANY, KNOWN = 48, 4
 #: Samples up to which programs that are mostly products with common weights stay arrays.
-LAYERED = 8192
+WIDE_PRODUCTS = 8192
 #: Bytes of an array from which on XLA's runtime hands kernels that wait for nothing to a second
 #: thread. An array of so many numbers is put together from more of them than it takes itself.
 THREADED = 512
@@ -161,7 +161,7 @@ def in_numbers(
     arrays: bool,
     types: Any,
     one: Run | None = None,
-    layered: bool = False,
+    wide: bool = False,
 ) -> Callable[[Sequence[Any], bool], Any]:
     """`run`, number by number for a single input and under `jax.vmap` with many samples.
 
@@ -174,7 +174,7 @@ def in_numbers(
         arrays: whether it has any; a program of numbers is rewritten only for chunks.
         types: shapes and dtypes of its results, inexact ones.
         one: what a single input is evaluated by where numbers do not suit it, if not by `run`.
-        layered: whether most of `run` is products of matrices with common weights, wide ones for a
+        wide: whether most of `run` is products of matrices with common weights, wide ones for a
             batch.
 
     Returns:
@@ -203,9 +203,7 @@ def in_numbers(
             recorded = _recorded(closed, own) if _is_small(closed.jaxpr, size) else None
             if recorded is not None and few and not recorded.suits_few_samples(closed.jaxpr, size):
                 recorded = None
-            if recorded is not None and layered and size <= LAYERED and is_full(recorded.results):
-                recorded = None
-            if recorded is not None and recorded.suits_arrays(closed.jaxpr, own, size):
+            if recorded is not None and recorded.suits_arrays(closed.jaxpr, own, size, wide):
                 recorded = None
             chunk, inside, rows = size, False, False
             if recorded is not None:
@@ -302,6 +300,11 @@ class _Recorded(NamedTuple):
     results: Sequence[Numbers]
 
     @property
+    def entries(self) -> int:
+        """How many numbers all results hold."""
+        return sum(numbers.size for numbers in self.results)
+
+    @property
     def operations(self) -> int:
         """How many operations XLA writes into all kernels, repeated for every reader."""
         return self.tape.kernels(self.results)[1]
@@ -323,16 +326,17 @@ class _Recorded(NamedTuple):
             repeated = self.tape.written(self.results, samples)
         return kernels <= KERNELS * _kernels(jaxpr) and repeated <= MAX_REPEATED
 
-    def suits_arrays(self, jaxpr: Any, own: Sequence[bool], samples: int) -> bool:
-        """Whether a program on arrays evaluates so many samples sooner."""
+    def suits_arrays(self, jaxpr: Any, own: Sequence[bool], samples: int, wide: bool) -> bool:
+        """Whether arrays evaluate so many samples sooner; `wide` is that of `in_numbers`."""
         if self._is_mostly_zero(jaxpr, samples):
             return True
         if computed(jaxpr) == 0 and not self._suits_moves(samples):
             return True
         if not is_full(self.results):
             return False
-        everything = sum(numbers.size for numbers in self.results)
-        if has_known_matrix(jaxpr, own, max(MANY, KNOWN * everything)):
+        if wide and samples <= WIDE_PRODUCTS:
+            return True
+        if has_known_matrix(jaxpr, own, max(MANY, KNOWN * self.entries)):
             return True
         if samples < BATCH:
             return has_long_products(jaxpr, own) or self._is_scaled(jaxpr, own)
@@ -341,35 +345,32 @@ class _Recorded(NamedTuple):
     def _suits_moves(self, samples: int) -> bool:
         """Whether matrices of numbers that are only moved are written by one kernel."""
         outside = self._is_outside(samples, sines=False)
-        everything = sum(numbers.size for numbers in self.results)
         return all(
             numbers.ndim > 1
             and not all(is_known(number) for number in numbers.ravel())
-            and (everything <= MOVED or is_layered(numbers, 0, outside))
+            and (self.entries <= MOVED or is_layered(numbers, 0, outside))
             for numbers in self.results
         )
 
     def _is_scaled(self, jaxpr: Any, own: Sequence[bool]) -> bool:
         """Whether most of many entries are made of products with those of a known matrix."""
-        everything = sum(numbers.size for numbers in self.results)
-        if everything < MANY or not has_known_matrix(jaxpr, own, everything // 2):
+        if self.entries < MANY or not has_known_matrix(jaxpr, own, self.entries // 2):
             return False
-        return 2 * self.tape.scaled(self.results) > everything
+        return 2 * self.tape.scaled(self.results) > self.entries
 
     def _is_mostly_zero(self, jaxpr: Any, samples: int) -> bool:
         """Whether most results are zeros, which arrays are filled up with.
 
         They are many, or rows of whole vectors that are compared with positions.
         """
-        everything = sum(numbers.size for numbers in self.results)
-        entries = sum(int(np.count_nonzero(numbers != 0)) for numbers in self.results)
-        if everything > FEW:
-            return FULL * entries < everything
+        there = sum(int(np.count_nonzero(numbers != 0)) for numbers in self.results)
+        if self.entries > FEW:
+            return FULL * there < self.entries
         columns = [numbers.shape[-1] if numbers.ndim > 1 else 1 for numbers in self.results]
         outside = self._is_outside(samples, sines=False)
         if not all(found >= VECTOR and (outside or found % VECTOR == 0) for found in columns):
             return False
-        return FULL_VECTORS * entries < everything and is_compared(jaxpr)
+        return FULL_VECTORS * there < self.entries and is_compared(jaxpr)
 
     def has_shared_rows(self, samples: int) -> bool:
         """Whether branches for every entry would evaluate much that a row needs once.
@@ -378,12 +379,11 @@ class _Recorded(NamedTuple):
         more is held for them, and evaluated along the samples, unless they share very much. So they
         are beside single numbers, kernels of their own that need much of the same.
         """
-        everything = sum(numbers.size for numbers in self.results)
         if any(numbers.size == 1 for numbers in self.results):
             return False
         in_one = all(numbers.size == numbers.shape[-1] for numbers in self.results)
-        least = SHARED_IN_ONE if in_one and samples * everything <= CACHED else SHARED
-        return self.tape.shared_in_rows(self.results) > least * everything
+        least = SHARED_IN_ONE if in_one and samples * self.entries <= CACHED else SHARED
+        return self.tape.shared_in_rows(self.results) > least * self.entries
 
     def join(self, samples: int, rows: bool, sines: bool) -> Callable[[Numbers], Any]:
         """How one kernel puts an array together for a batch.
@@ -420,13 +420,11 @@ class _Recorded(NamedTuple):
         )
 
     def _may_select(self) -> bool:
-        everything = sum(numbers.size for numbers in self.results)
-        return self.tape.kernels(self.results)[0] <= DEAR_SHARE * everything
+        return self.tape.kernels(self.results)[0] <= DEAR_SHARE * self.entries
 
     def _is_outside(self, samples: int, sines: bool) -> bool:
         """Whether selections are worth it for more entries, as they are outside of the cache."""
-        everything = sum(numbers.size for numbers in self.results)
-        return samples * everything > CACHED or (sines and everything <= UNROLLED)
+        return samples * self.entries > CACHED or (sines and self.entries <= UNROLLED)
 
 
 def _kernels(jaxpr: Any) -> int:
