@@ -1,5 +1,8 @@
 """Programs on numbers as GPUs get them: the form by itself, and where it is chosen."""
 
+import functools
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +10,7 @@ import pytest
 from jax import export
 
 from graphax_lapl import jacve
-from graphax_lapl.emit import gpu_batches, small_programs
+from graphax_lapl.emit import gpu_batches, recorded, small_programs, tape as tape_module
 
 SAMPLES = 300
 SCALE = np.linspace(0.5, 0.7, 3)
@@ -42,16 +45,32 @@ def cheap(x):
     return x * jnp.roll(x, 1) + jnp.sin(x[0])
 
 
+def moved(x):
+    """Every entry of the Jacobian is a part of the input."""
+    return jnp.outer(x, x).ravel()
+
+
+def recursive(x, steps):
+    """What two numbers share in each step they share again in the next: a power of the steps."""
+    a, b = x[0], x[1]
+    for _ in range(steps):
+        a, b = a * b, a + b
+    return jnp.stack([a, b, x[2]])
+
+
 @pytest.fixture
 def gpu(monkeypatch):
     """Programs that are lowered for CUDA, on a machine that has none."""
     monkeypatch.setattr(gpu_batches, "BACKEND", jax.default_backend())
 
 
-@pytest.fixture
-def always(gpu, monkeypatch):
-    """The same, however little entries share."""
+@pytest.fixture(params=["rows", "numbers first"])
+def always(gpu, monkeypatch, request):
+    """One of the two forms, however much or little entries share."""
     del gpu
+    rows = request.param == "rows"
+    monkeypatch.setattr(gpu_batches, "IN_ROWS", (0, math.inf) if rows else (math.inf, 0))
+    monkeypatch.setattr(gpu_batches, "UNFOLDED", math.inf)
     monkeypatch.setattr(gpu_batches, "REPEATED", 0)
 
 
@@ -100,19 +119,85 @@ def barriers(fun, *arguments):
     return exported.mlir_module().count("stablehlo.optimization_barrier")
 
 
+@pytest.fixture
+def chosen(gpu, monkeypatch):
+    """Which form a GPU gets of the Jacobian of a function of arguments with an axis of samples."""
+    del gpu
+    found = []
+    choose = small_programs.suits_gpus
+
+    def choosing(*program):
+        found.append(choose(*program))
+        return found[-1]
+
+    monkeypatch.setattr(small_programs, "suits_gpus", choosing)
+
+    def form(fun, *arguments):
+        found.clear()
+        barriers(jax.vmap(jacve(lambda *x: fun(*x))), *arguments)
+        return found[-1]
+
+    return form
+
+
+def test_what_entries_share_a_little_is_evaluated_in_rows(chosen, x):
+    assert chosen(cheap, x) is chosen(cheap, x[:16]) is gpu_batches.in_long_rows
+
+
+def test_what_they_share_often_is_written_first(chosen, x):
+    scales = jnp.broadcast_to(SCALE, x.shape)
+    assert chosen(hinge, x, scales) is gpu_batches.on_numbers
+    assert chosen(hinge, x[:16], scales[:16]) is gpu_batches.on_numbers
+
+
+def test_what_is_mostly_moved_stays_an_array():
+    tape = tape_module.Tape()
+    (x,) = tape.input((1,), np.dtype("float64"), True)
+    for others, form in ((3, gpu_batches.in_long_rows), (4, None)):
+        entries = np.array([x * 2.0, *[x] * others], dtype=object)
+        assert gpu_batches.suits_gpus(tape, [entries], SAMPLES) is form
+
+
+def test_recursions_are_not_evaluated_again_and_again(chosen, x):
+    assert chosen(functools.partial(recursive, steps=3), x) is gpu_batches.in_long_rows
+    assert chosen(functools.partial(recursive, steps=12), x) is gpu_batches.on_numbers
+
+
+def test_operations_are_counted_for_each_function_that_reads_them():
+    tape = tape_module.Tape()
+    (x,) = tape.input((1,), np.dtype("float64"), True)
+    shared = x * 2.0
+    left, right = shared + 1.0, shared + 3.0
+    both = left * right
+    entries = np.array([left, right, both, x], dtype=object)
+    needed, wanted, _ = tape.needed([entries])
+    # `left` and `right` each evaluate what they share, and `both` evaluates each of them.
+    assert recorded.unfolded(needed, wanted) == 2 + 2 + 5
+
+
 @pytest.mark.usefixtures("gpu")
-def test_what_entries_share_is_written_first_for_cuda(x):
-    ours = jax.vmap(jacve(chain), (0, None))
-    assert barriers(ours, x, SCALE) == 1
-    assert barriers(jax.vmap(jacve(cheap)), x) == 0
+def test_a_batch_is_put_together_behind_a_barrier_for_cuda(x):
+    assert barriers(jax.vmap(jacve(chain), (0, None)), x, SCALE) == 1
+    assert barriers(jax.vmap(jacve(cheap)), x) == barriers(jax.vmap(jacve(cheap)), x[:16]) == 1
+    assert barriers(jax.vmap(jacve(moved)), x) == 0
     assert barriers(jacve(cheap), x[0]) == 0
 
 
 @pytest.mark.usefixtures("gpu")
 @pytest.mark.parametrize(("fun", "written"), [(chain, 0), (hinge, 1), (in_pieces, 0)])
-def test_of_few_samples_only_what_is_repeated_often_is_written_first(fun, written, x):
-    few = jax.vmap(jacve(fun), (0, None))
-    assert barriers(jacve(fun), x[0], SCALE) == barriers(few, x[:16], SCALE) == written
+def test_of_a_single_input_only_what_is_repeated_often_is_written_first(fun, written, x):
+    assert barriers(jacve(fun), x[0], SCALE) == written
+
+
+@pytest.mark.usefixtures("gpu")
+def test_small_layers_are_numbers_on_a_gpu(x):
+    def radial(x):
+        distances = jnp.sum((x - np.arange(15.0).reshape(5, 3) / 9) ** 2, axis=1)
+        return np.linspace(-1, 1, 20).reshape(4, 5) @ jnp.exp(-distances)
+
+    ours, reference = (jax.vmap(derivative(radial)) for derivative in (jacve, jax.jacrev))
+    assert barriers(ours, x) == 1
+    np.testing.assert_allclose(ours(x), reference(x), rtol=1e-12)
 
 
 @pytest.mark.usefixtures("gpu")

@@ -1,8 +1,11 @@
 """Programs on numbers on a GPU.
 
-A thread of a GPU evaluates what is elementwise along the batch once for all of its results. Where
-the same kernel puts an array together, a thread has one entry of one sample: its neighbours have
-other entries, and each waits for the branches of all of them. So all numbers are written first.
+A thread of a GPU that has one entry of one sample waits for the branches of its neighbours. Where
+a matrix is put together sample by sample, these have other entries, and the branches are all of
+them. Entry by entry, in one long row for each, they have other samples: one kernel evaluates all
+rows, and a second one moves them to their places. What entries share is evaluated again in each of
+them. Where that is much, all numbers are written first instead, once for a sample; a kernel of many
+results takes longer to dispatch.
 
 One kernel writes several results where they read a common array, but for numbers: each result of
 numbers alone is a kernel, unless these are read from one array.
@@ -18,19 +21,27 @@ import jax.numpy as jnp
 from jax import lax
 
 from .numbers import BATCH, Numbers, is_known
+from .recorded import unfolded
+from .tape import Tape
 
-__all__ = ["PLATFORMS", "is_gpu", "of_one", "on_gpu", "side_by_side", "suits_gpus"]
+__all__ = ["PLATFORMS", "is_gpu", "of_one", "side_by_side", "suits_gpus"]
 
 #: What JAX calls GPUs where programs are lowered, and the backend that they belong to.
 PLATFORMS, BACKEND = ("cuda", "rocm"), "gpu"
-#: Operations that would be repeated for every entry from which on numbers are written first. On an
-#: H100 that takes 0.2 to 0.9 of the time from 40 on, and up to 4 times as long below 6.
+#: Operations for every entry from which on rows are written, and up to which: on an H100 those of
+#: 0.3 to 37 take 0.3 to 0.9 of what concatenated arrays take. Below, arrays move numbers at once.
+IN_ROWS = (0.25, 40)
+#: How often a GPU may evaluate an operation of a row: steps of a recursion are a power of it.
+UNFOLDED = 8
+#: Operations that would be repeated for every entry from which on numbers are written first.
 REPEATED = 16
 #: The same of few samples, and how many arrays there are at most: each is put together by a kernel
 #: of its own, and dispatching kernels of many numbers takes up to 20 microseconds more.
 FEW_REPEATED, FEW_ARRAYS = 80, 4
 #: Of a list of arrays, returning a tree of arrays.
 Run = Callable[[Sequence[Any]], Any]
+#: Makes a program of one sample one of a batch (see `on_numbers`).
+Form = Callable[..., Callable[..., list[Any]]]
 
 
 def is_gpu() -> bool:
@@ -38,22 +49,28 @@ def is_gpu() -> bool:
     return jax.default_backend() == BACKEND
 
 
-def suits_gpus(results: Sequence[Numbers], operations: int, samples: int) -> bool:
-    """Whether all numbers are written before they are put together on a GPU.
+def suits_gpus(tape: Tape, results: Sequence[Numbers], samples: int) -> Form | None:
+    """How numbers are evaluated on a GPU, None where arrays are better.
 
     Args:
-        results: of a program on numbers.
-        operations: that would be written into all kernels, repeated for every reader.
+        tape: the program.
+        results: of it.
         samples: of the batch.
     """
     entries = sum(numbers.size for numbers in results)
-    if samples >= BATCH:
-        return operations >= REPEATED * entries
     arrays = sum(numbers.size > 1 for numbers in results)
-    return arrays <= FEW_ARRAYS and operations >= FEW_REPEATED * entries
+    operations = tape.kernels(results)[1]
+    least, most = (entries * share for share in IN_ROWS)
+    if samples > 1 and 0 < arrays <= FEW_ARRAYS and least <= operations <= most:
+        needed, wanted, _ = tape.needed(results)
+        if unfolded(needed, wanted) <= UNFOLDED * operations:
+            return in_long_rows
+    if samples >= BATCH:
+        return on_numbers if operations >= REPEATED * entries else None
+    return on_numbers if arrays <= FEW_ARRAYS and operations >= FEW_REPEATED * entries else None
 
 
-def on_gpu(
+def on_numbers(
     program: Callable[[Sequence[Any]], Sequence[Numbers]],
     results: Sequence[Numbers],
     dtypes: Sequence[Any],
@@ -72,7 +89,6 @@ def on_gpu(
     Returns:
         A function of the inputs, returning arrays with an axis of samples in front.
     """
-    axes = ([0 if moves else None for moves in own],)
 
     def distinct(inputs: Sequence[Any]) -> dict[int, Any]:
         return {
@@ -83,7 +99,7 @@ def on_gpu(
         }
 
     def run(*inputs: Any) -> list[Any]:
-        values = lax.optimization_barrier(jax.vmap(distinct, axes)(list(inputs)))
+        values = lax.optimization_barrier(jax.vmap(distinct, _axes(own))(list(inputs)))
 
         def along_batch(number: Any, dtype: Any) -> Any:
             if is_known(number):
@@ -98,6 +114,41 @@ def on_gpu(
         return arrays
 
     return run
+
+
+def in_long_rows(
+    program: Callable[[Sequence[Any]], Sequence[Numbers]],
+    results: Sequence[Numbers],
+    dtypes: Sequence[Any],
+    own: Sequence[bool],
+    size: int,
+) -> Callable[..., list[Any]]:
+    """The same with a row of all samples for each entry, and the rows moved to their places.
+
+    Arguments and the result are those of `on_numbers`.
+    """
+
+    def entries(inputs: Sequence[Any]) -> list[list[Any]]:
+        return [
+            [jnp.asarray(value, dtype) for value in values.ravel()]
+            for values, dtype in zip(program(inputs), dtypes, strict=True)
+        ]
+
+    def run(*inputs: Any) -> list[Any]:
+        rows = jax.vmap(entries, _axes(own), axis_size=size)(list(inputs))
+        # A matrix would be laid out as its transpose is: then neighbours have other entries again.
+        arrays = lax.optimization_barrier([jnp.concatenate(of_one) for of_one in rows])
+        return [
+            lax.reshape(lax.reshape(array, (numbers.size, size)).T, (size, *numbers.shape))
+            for array, numbers in zip(arrays, results, strict=True)
+        ]
+
+    return run
+
+
+def _axes(own: Sequence[bool]) -> tuple[list[int | None]]:
+    """Which inputs of a function of a list of them have an axis of samples."""
+    return ([0 if moves else None for moves in own],)
 
 
 def of_one(form: Run) -> Run:

@@ -24,6 +24,7 @@ __all__ = [
     "kept_places",
     "read",
     "stored_places",
+    "unfolded",
 ]
 
 #: Most evaluations of an operation that XLA writes into one kernel.
@@ -116,6 +117,38 @@ def kept_and_repeated(
     for place, branch in zip(wanted, own, strict=True):
         together[branch] |= inside.get(place, 0)
     return kept, repeated + sum(written.bit_count() for written in together.values())
+
+
+def unfolded(operations: Sequence[Operation], wanted: Sequence[int]) -> int:
+    """How many operations a GPU evaluates for branches that each write a number.
+
+    XLA's kernels there evaluate what only one function reads inside of it, and what several read in
+    a function of its own, again for each of these. A recursion is a power of what its steps share.
+
+    Args:
+        operations: all that are needed, in order.
+        wanted: places of the results' numbers.
+    """
+    readers: dict[int, set[int]] = {place: {place} for place in wanted}
+    function: dict[int, int] = {}  # by what it results in
+    for operation in reversed(operations):
+        own = readers[operation.place]
+        function[operation.place] = own.pop() if len(own) == 1 else operation.place
+        for number in computed_of(operation.operands):
+            readers.setdefault(number.place, set()).add(function[operation.place])
+    inside: Counter[int] = Counter(function.values())
+    called: dict[int, set[int]] = {place: set() for place in inside}
+    for operation in operations:
+        for number in computed_of(operation.operands):
+            other = function.get(number.place)
+            if other is not None and other != function[operation.place]:
+                called[function[operation.place]].add(other)
+    total: dict[int, int] = {}
+    for operation in operations:  # what is called comes before
+        if function[operation.place] == operation.place:
+            calls = (total[other] for other in called[operation.place])
+            total[operation.place] = inside[operation.place] + sum(calls)
+    return sum(total.get(place, 0) for place in wanted)
 
 
 def kept_places(

@@ -40,7 +40,7 @@ from .array_forms import (
     is_full,
 )
 from .chunks import can_be_in_chunks, in_chunks
-from .gpu_batches import PLATFORMS, is_gpu, of_one, on_gpu, suits_gpus
+from .gpu_batches import PLATFORMS, is_gpu, of_one, suits_gpus
 from .holding import BARRIERS_STAND
 from .innermost import batched_first, with_rule
 from .joining import (
@@ -70,7 +70,7 @@ __all__ = ["has_arrays", "has_plain_equations", "in_numbers", "is_long", "is_sma
 #: Most numbers that a program computes: each of them is an operation to compile.
 MAX_COMPUTED = 4096
 #: Operations of edges up to which a single input is evaluated in hardly any kernels, and operations
-#: of a program up to which a GPU evaluates all of them in one.
+#: of a program up to which a GPU evaluates few samples, or layers with common weights, in numbers.
 LONG = 1536
 #: How many more there may be before those that are known or equal are taken out.
 UNSETTLED = 2
@@ -203,7 +203,13 @@ def in_numbers(
             recorded = _recorded(closed, own) if _is_small(closed.jaxpr, size) else None
             if recorded is not None and few and not recorded.suits_few_samples(closed.jaxpr, size):
                 recorded = None
+            on_gpus: dict[str, Run] = {}
+            if recorded is not None:
+                on_gpus = _for_gpus(closed, recorded, structure, own, size)
             if recorded is not None and recorded.suits_arrays(closed.jaxpr, own, size, wide):
+                if on_gpus and not few and len(recorded.tape) <= LONG:  # compiled in 2 seconds
+                    batch = jax.vmap(run, axes)
+                    call = functools.partial(lax.platform_dependent, default=batch, **on_gpus)
                 recorded = None
             chunk, inside, rows = size, False, False
             if recorded is not None:
@@ -226,7 +232,7 @@ def in_numbers(
                     lax.platform_dependent,
                     cpu=cpu or jax.vmap(numbers, axes),
                     default=jax.vmap(other, axes),
-                    **_for_gpus(closed, recorded, structure, own, size),
+                    **on_gpus,
                 )
         return (call or jax.vmap(run, axes))(list(inputs))
 
@@ -481,10 +487,11 @@ def _for_gpus(
 ) -> dict[str, Run]:
     """The form of a batch on GPUs, by platform; none where it is that of all other devices."""
     results = recorded.results
-    if not is_gpu() or len(recorded.tape) > LONG:
-        return {}  # longer kernels were not measured there
-    if not suits_gpus(results, recorded.operations, size):
+    if not is_gpu() or (size < BATCH and len(recorded.tape) > LONG):
+        return {}
+    batched = suits_gpus(recorded.tape, results, size)
+    if batched is None:
         return {}
     program = recorded.tape.program(results, size, size, sines=by_library)
-    form = on_gpu(program, results, [atom.aval.dtype for atom in closed.jaxpr.outvars], own, size)
+    form = batched(program, results, [atom.aval.dtype for atom in closed.jaxpr.outvars], own, size)
     return dict.fromkeys(PLATFORMS, _structured(form, structure))

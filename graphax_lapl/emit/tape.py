@@ -166,7 +166,7 @@ class Tape:
             rows: what branches of kernels write (see `branches_of`).
             stored: numbers that products and sums of arrays write, where a program has arrays.
         """
-        needed, wanted, joined = self._needed(results)
+        needed, wanted, joined = self.needed(results)
         apart = self._apart(needed, samples)
         readers = Counter(number.place for o in needed for number in computed_of(o.operands))
         kept = sum(readers[o.place] > 1 and expression_of([o.name]).kept for o in needed)
@@ -223,7 +223,7 @@ class Tape:
             rows: what branches of kernels write otherwise (see `branches_of`).
             stored: numbers that products and sums of arrays write, where a program has arrays.
         """
-        needed, wanted, joined = self._needed(results)
+        needed, wanted, joined = self.needed(results)
         sines = {operation.place for operation in needed if operation.is_sine}
         kept = sum(expression_of([operation.name]).kept for operation in needed)
         if samples < SINES_SIZE or len(sines) <= stored + kept or not joined.issuperset(wanted):
@@ -242,12 +242,12 @@ class Tape:
             How many dear numbers it keeps, each in a kernel, and how many operations it writes into
             these and the results': all others, once for every number that is made of them.
         """
-        needed, wanted, _ = self._needed(results)
+        needed, wanted, _ = self.needed(results)
         return kept_and_repeated(needed, wanted)
 
     def shared_in_rows(self, results: Sequence[Numbers]) -> int:
         """How many operations fewer branches for rows would evaluate than branches for entries."""
-        needed, wanted, _ = self._needed(results)
+        needed, wanted, _ = self.needed(results)
         _, repeated = kept_and_repeated(needed, wanted)
         return repeated - kept_and_repeated(needed, wanted, branches_of(results, True))[1]
 
@@ -262,7 +262,7 @@ class Tape:
         entries = [number for numbers in results for number in computed_of(numbers.ravel())]
         return sum(entry.place in scaled for entry in entries)
 
-    def _needed(self, results: Sequence[Numbers]) -> tuple[list[Operation], list[int], set[int]]:
+    def needed(self, results: Sequence[Numbers]) -> tuple[list[Operation], list[int], set[int]]:
         """The operations that results need, and the places of these, and of those in arrays."""
         wanted = [number.place for numbers in results for number in computed_of(numbers.ravel())]
         arrays = [numbers for numbers in results if numbers.size > 1]
@@ -300,7 +300,7 @@ class Tape:
             sines: evaluates a sine and its cosine where they are read; without it they are in
                 memory where they are many.
         """
-        needed, wanted, joined = self._needed(results)
+        needed, wanted, joined = self.needed(results)
         found = {operation.place for operation in needed if operation.is_sine}
         apart = found if sines else self._apart(needed, all_samples)
         holding = HOLDING if samples == all_samples else CHUNK_HOLDING
@@ -376,7 +376,7 @@ class Tape:
 
     def written(self, results: Sequence[Numbers], samples: int) -> int:
         """How many operations XLA writes into kernels for few samples, with repeated ones."""
-        needed, wanted, joined = self._needed(results)
+        needed, wanted, joined = self.needed(results)
         stages = self._memory(needed, wanted, joined, results, samples, ())[1]
         return stages.written if stages else kept_and_repeated(needed, wanted)[1]
 
