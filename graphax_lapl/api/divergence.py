@@ -24,6 +24,8 @@ __all__ = ["divergence_plan", "divergence_ve"]
 
 #: Orders that "auto" chooses from.
 CHOICES = ("reverse", "forward", "markowitz")
+#: By how much others must be cheaper than the plain ones, whose products are fewer and larger.
+MARGIN, PLAIN = 1.05, ("reverse", "forward")
 
 
 def divergence_ve(
@@ -124,7 +126,7 @@ def divergence_plan(prepared: Prepared, order: Any) -> Plan:
                 Plan(graph, order, build_divergence(graph, order.vertices, places), again=True)
                 for order in orders
             ),
-            key=lambda plan: plan.predicted_work,
+            key=lambda plan: plan.predicted_work * (1 if plan.order.method in PLAIN else MARGIN),
         )
 
     return programmed(

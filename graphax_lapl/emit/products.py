@@ -103,7 +103,7 @@ def matrix_product(
 
 
 def _contracts_first_axis(left: Array, right: Array, dimensions: Dimensions) -> bool:
-    """Whether the rows of a matrix meet those of another one.
+    """Whether the rows of a matrix meet those of one that is no larger, to be repeated.
 
     Small products have an axis of length one in front: the form for matrices that every sample has
     of its own (`emit/arrays.py`).
@@ -112,6 +112,7 @@ def _contracts_first_axis(left: Array, right: Array, dimensions: Dimensions) -> 
     work = math.prod((*left.shape, *right.shape))
     return (
         right.ndim == 2
+        and right.size <= left.size
         and (units == 0 or (units == 1 and left.shape[0] == 1))
         and dimensions[0][0] == (units,)
         and not dimensions[1][0]

@@ -100,14 +100,28 @@ class Storage:
         """The order in which a product with weights is rows of one large matrix, of all samples."""
         made = self.instructions[self.makers[slot]] if slot in self.makers else None
         operation = getattr(made, "operation", None)
-        if made is None or not isinstance(operation, Einsum) or not multiplies(operation):
+        if made is None or not isinstance(operation, Einsum):
             return None
+        if not multiplies(operation):
+            return self._rows_before(operation, made.inputs)
         moving = [s not in self.fixed for s in made.inputs]
         if moving.count(True) != 1:
             return None
         rows = operation.reads[moving.index(True)].labels
         axes = range(len(operation.output))
         return tuple(sorted(axes, key=lambda k: operation.output[k] not in rows))
+
+    def _rows_before(self, operation: Einsum, inputs: Sequence[int]) -> tuple[int, ...] | None:
+        """The same of a matrix whose entries are multiplied with those of vectors."""
+        labels = {*operation.output}
+        matrices = [k for k, read in enumerate(operation.reads) if read.labels == labels]
+        if operation.summed or len(matrices) != 1 or len(labels) < 2:
+            return None
+        read = operation.reads[matrices[0]]
+        before = self.rows_first(inputs[matrices[0]]) if read.plain_labels is not None else None
+        if before is None or len(before) != len(labels):
+            return None
+        return tuple(operation.output.index(read.axes[k].labels[0]) for k in before)
 
     def wish(self, operation: Einsum, position: int) -> tuple[int, ...] | None:
         """The order of an operand's axes that suits an einsum; None where any does."""

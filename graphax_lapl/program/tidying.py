@@ -14,6 +14,7 @@ from .joined_sums import join_sums
 from .orientation import columns_first, contracted_last
 from .permutations import share_permuted
 from .reassociation import reassociate
+from .repetition import rows_of_samples
 from .squares import numbers_outside_squares
 from .summed_layers import sum_layers
 from .summed_weights import sum_weights
@@ -43,6 +44,8 @@ def tidied(program: Program, moving: Collection[int], trace: bool = False) -> Pr
     found = _laid_out(last_sums_at_once(shared, moving), moving)
     if has_large_products_of_weights(found, moving):
         found = replace(found, few_samples=_laid_out(plain, moving))
+    elif rows_of_samples(found, moving):
+        found = replace(found, few_samples=found)  # these multiply the other way round
     return found
 
 
