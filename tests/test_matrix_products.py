@@ -346,7 +346,7 @@ def test_products_of_a_first_axis(
     if not units:
         monkeypatch.setattr(emitted_products, "SMALL_PRODUCT", 0)
     (_, weights), xs = _arguments()
-    weights = weights[:3] if axis == 0 else weights[:4, :3]
+    weights = weights[:3, :2] if axis == 0 else weights[:2, :3]
     numbers = (((len(units),), (axis,)), ((), ()))
 
     def operator(params: Params, x: Array) -> Array:
@@ -370,6 +370,15 @@ def test_products_of_a_first_axis(
     products = [line for line in text.splitlines() if "dot_general" in line]
     assert len(products) == 2
     assert all("batching_dims = [0] x [0]" in line for line in products)
+
+
+def test_larger_matrices_are_not_repeated_for_samples() -> None:
+    params, xs = jnp.ones((6, 7)), jnp.ones((5, 1, 6, 4))
+    numbers = (((1,), (0,)), ((), ()))
+    text = str(jax.make_jaxpr(jax.vmap(lambda x: matrix_product(x, params, numbers)))(xs))
+    assert "f64[5,7,6]" not in text
+    text = str(jax.make_jaxpr(jax.vmap(lambda x: matrix_product(x, params[:, :4], numbers)))(xs))
+    assert "f64[5,4,6] = broadcast_in_dim" in text
 
 
 def test_columns_meet_a_metric_that_all_samples_share() -> None:

@@ -44,7 +44,7 @@ def tidied(program: Program, moving: Collection[int], trace: bool = False) -> Pr
     found = _laid_out(last_sums_at_once(shared, moving), moving)
     if has_large_products_of_weights(found, moving):
         found = replace(found, few_samples=_laid_out(plain, moving))
-    elif rows_of_samples(found, moving):
+    elif any(len(found.slots[slot].shape) > 1 for slot in rows_of_samples(found, moving)):
         found = replace(found, few_samples=found)  # these multiply the other way round
     return found
 

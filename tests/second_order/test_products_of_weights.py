@@ -1,6 +1,7 @@
 """Traces of more layers: slopes times products of weights for many samples, whole sums for few."""
 
 import itertools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from graphax_lapl import divergence_ve
+from graphax_lapl.api import divergence
 from graphax_lapl.api.divergence import divergence_plan
 from graphax_lapl.api.plan import MANY
 from graphax_lapl.api.planning import prepare
@@ -53,6 +55,18 @@ def one_layer_beside(p, x):
     return layers(p, x) - 2.0 * jnp.tanh(x @ p[0]) @ p[-1] + 3.0 * x
 
 
+def gradient(p, x):
+    """A field that is the gradient of a network, which reads its weights twice."""
+    return jax.grad(lambda x: jnp.sum(weights_on_the_left(p, x)))(x)
+
+
+def gates(p, x):
+    """Layers whose results are scaled by numbers."""
+    for w in p[:-1]:
+        x = jnp.tanh((x @ w) * jax.nn.sigmoid(w[0]))
+    return x @ p[-1]
+
+
 def trace(field):
     return lambda p, x: jnp.trace(jax.jit(jax.jacfwd(field, 1))(p, x))
 
@@ -68,6 +82,8 @@ CASES = {
     "kinks": (kinks, (8, 16, 15, 17, 16, 8)),
     "time": (with_time, (4, 16, 15, 17, 3)),
     "beside": (one_layer_beside, (3, 16, 16, 16, 3)),
+    "gradient": (gradient, (3, 16, 15, 1, 3)),
+    "gates": (gates, (2, 16, 15, 17, 2)),
 }
 
 
@@ -145,6 +161,44 @@ def test_a_plan_without_large_products_of_weights_has_one_program():
         )
         plan = divergence_plan(prepared, "auto")
         assert (plan.program.few_samples is not None) == two
+
+
+def batched_text(field, sizes, number):
+    operator = jax.vmap(divergence_ve(field, argnums=1), (None, 0))
+    return str(jax.make_jaxpr(operator)(weights(sizes), samples(number, sizes[-1])))
+
+
+def test_vectors_meet_products_of_weights_from_the_left_for_many_samples():
+    """Their rows then lie as the loops between two products read them."""
+    for number in SIZES:
+        text = batched_text(gradient, (3, 16, 15, 1, 3), number)
+        rows_first = any(f"f64[{number},{s}] = dot_general" in text for s in ("3,15", "15,3"))
+        rows_last = any(f"f64[{s},{number}] = dot_general" in text for s in ("3,15", "15,3"))
+        assert (rows_first, rows_last) == (number >= MANY, number < MANY)
+
+
+def test_matrices_of_samples_meet_the_trace_in_the_order_in_which_they_are_made():
+    """No weights are repeated for samples, and no matrix has them behind its rows."""
+    text = batched_text(gates, (2, 16, 15, 17, 2), MANY)
+    products = re.findall(r"f64\[([\d,]+)\] = dot_general", text)
+    assert products
+    assert all(shape.startswith(f"{MANY},") for shape in products)
+    assert f"f64[{MANY},16,15]" not in text
+
+
+def test_the_plain_orders_are_chosen_where_others_save_little(monkeypatch):
+    for size, markowitz, method in ((4, 99.0, "reverse"), (5, 94.0, "markowitz")):
+        work = {"reverse": 100.0, "forward": 103.0, "markowitz": markowitz}
+        assert planned(monkeypatch, size, work).order.method == f"auto ({method})"
+
+
+def planned(monkeypatch, size, work):
+    """The plan of a divergence whose orders are predicted to take so much."""
+    predicted = property(lambda plan: work.get(plan.order.method, 1e9))
+    monkeypatch.setattr(divergence.Plan, "predicted_work", predicted)
+    params = weights((size, 3, size))
+    prepared = prepare(lambda x: layers(params, x), (jnp.ones(size),), {}, 0, False, strict=False)
+    return divergence_plan(prepared, "auto")
 
 
 def test_samples_are_counted_where_vmap_is_innermost():
