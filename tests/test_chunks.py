@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from graphax_lapl import jacve, laplacian_ve, value_and_jacve
+from graphax_lapl import hessian_diagonal, jacve, laplacian_ve, value_and_jacve
 from graphax_lapl.api import plan
 from graphax_lapl.emit import small_programs, tape
 from graphax_lapl.emit.chunks import in_chunks
@@ -197,6 +197,26 @@ def test_a_laplacian_in_chunks(own):
     for derivative in (jax.jit(loss(laplacian)), loss(jax.jit(laplacian))):
         assert not has_loop(derivative, weights)
         compare(derivative(weights), expected)
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_a_diagonal_of_hessians_in_chunks():
+    weights = [draw(k, n, m) / n for k, (n, m) in enumerate(pairwise((5, 16, 16, 1)))]
+    xs = draw(9, 11, 5)
+    diagonal = jax.vmap(hessian_diagonal(network, argnums=1), (None, 0))
+
+    def truth(weights, xs):
+        hessian = jax.hessian(network, argnums=1)
+        return jax.vmap(lambda x: jnp.diagonal(hessian(weights, x)))(xs)
+
+    assert has_loop(diagonal, weights, xs)
+    compare(jax.jit(diagonal)(weights, xs), truth(weights, xs))
+    compare(hessian_diagonal(network, argnums=1)(weights, xs[0]), truth(weights, xs)[0])
+    found, expected = (
+        jax.grad(lambda weights, fun=fun: jnp.sum(jnp.sin(fun(weights, xs))))(weights)
+        for fun in (jax.jit(diagonal), truth)
+    )
+    compare(found, expected)
 
 
 @pytest.mark.usefixtures("small_pieces")

@@ -83,6 +83,8 @@ class Plan:
         whole: the program that yields values and Jacobian.
         follow: makes the Jacobian function that follows an order (set by `make_plan`).
         again: whether results will probably be differentiated again, as operators in a loss are.
+        pieces: whether large batches are evaluated in pieces, where results are few beside what is
+            in memory between; programs whose results are differentiated always are.
         mesh: the mesh that was set where it was made, explicit axes automatic.
         few: what dense results of fewer samples than `order.few_limit` are evaluated by instead.
     """
@@ -92,6 +94,7 @@ class Plan:
     whole: Program = field(repr=False)
     follow: Callable[[Any], Callable[..., Any]] | None = field(default=None, repr=False)
     again: bool = field(default=False, repr=False)
+    pieces: bool = field(default=False, repr=False)
     mesh: Any = field(default_factory=jax.sharding.get_abstract_mesh, repr=False)
     few: CompressedProgram | None = field(default=None, repr=False)
 
@@ -278,15 +281,10 @@ class Plan:
         if is_gpu() and not arrays and _can_be_side_by_side(program):
             several = made
             made = for_few_samples(lambda x: several(side_by_side(x)), several, 2, types=types)
-        few = self.few
-        if few is None:
-            return made
-        return for_few_samples(
-            lambda inputs: few.run(inputs, values, sparse=False),
-            made,
-            self.order.few_limit,
-            types=types,
-        )
+        if (few := self.few) is not None:
+            one = functools.partial(few.run, values=values, sparse=False)
+            made = for_few_samples(one, made, self.order.few_limit, types=types)
+        return self._in_pieces(program, made) if self.pieces else made
 
     def _in_pieces(
         self, program: Program, run: Callable[[Sequence[Any]], Any]
