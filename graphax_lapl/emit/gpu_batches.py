@@ -29,8 +29,9 @@ __all__ = ["PLATFORMS", "is_gpu", "of_one", "side_by_side", "suits_gpus"]
 #: What JAX calls GPUs where programs are lowered, and the backend that they belong to.
 PLATFORMS, BACKEND = ("cuda", "rocm"), "gpu"
 #: Operations for every entry from which on rows are written, and up to which: on an H100 those of
-#: 0.3 to 37 take 0.3 to 0.9 of what concatenated arrays take. Below, arrays move numbers at once.
-IN_ROWS = (0.25, 40)
+#: 0.8 to 37 take 0.2 to 0.7 of what concatenated arrays take. Of 0.3 rows, which are as much memory
+#: as the results, take 0.9.
+IN_ROWS = (0.5, 40)
 #: How often a GPU may evaluate an operation of a row: steps of a recursion are a power of it.
 UNFOLDED = 8
 #: Operations that would be repeated for every entry from which on numbers are written first.
