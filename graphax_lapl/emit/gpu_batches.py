@@ -14,7 +14,7 @@ numbers alone is a kernel, unless these are read from one array.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ from .numbers import BATCH, Numbers, is_known
 from .recorded import unfolded
 from .tape import Tape
 
-__all__ = ["PLATFORMS", "is_gpu", "of_one", "side_by_side", "suits_gpus"]
+__all__ = ["PLATFORMS", "Batch", "is_gpu", "of_one", "side_by_side", "suits_gpus"]
 
 #: What JAX calls GPUs where programs are lowered, and the backend that they belong to.
 PLATFORMS, BACKEND = ("cuda", "rocm"), "gpu"
@@ -41,8 +41,10 @@ REPEATED = 16
 FEW_REPEATED, FEW_ARRAYS = 80, 4
 #: Of a list of arrays, returning a tree of arrays.
 Run = Callable[[Sequence[Any]], Any]
+#: A program of one sample, of its inputs.
+OfOne = Callable[[Sequence[Any]], Sequence[Numbers]]
 #: Makes a program of one sample one of a batch (see `on_numbers`).
-Form = Callable[..., Callable[..., list[Any]]]
+Form = Callable[[OfOne, "Batch"], Callable[..., list[Any]]]
 
 
 def is_gpu() -> bool:
@@ -71,27 +73,42 @@ def suits_gpus(tape: Tape, results: Sequence[Numbers], samples: int) -> Form | N
     return on_numbers if arrays <= FEW_ARRAYS and operations >= FEW_REPEATED * entries else None
 
 
-def on_numbers(
-    program: Callable[[Sequence[Any]], Sequence[Numbers]],
-    results: Sequence[Numbers],
-    dtypes: Sequence[Any],
-    own: Sequence[bool],
-    size: int,
-) -> Callable[..., list[Any]]:
+class Batch(NamedTuple):
+    """A batch of samples of a program on numbers.
+
+    Attributes:
+        results: what a tape knows of the program's results.
+        dtypes: theirs.
+        own: for each of the program's inputs whether every sample has its own.
+        size: number of samples.
+    """
+
+    results: Sequence[Numbers]
+    dtypes: Sequence[Any]
+    own: Sequence[bool]
+    size: int
+
+    def mapped(self, fun: Callable[[list[Any]], Any]) -> Callable[[Sequence[Any]], Any]:
+        """A function of a sample's inputs, of those of all samples."""
+        axes = ([0 if moves else None for moves in self.own],)
+        over_samples = jax.vmap(fun, axes, axis_size=self.size)
+        return lambda inputs: over_samples(list(inputs))
+
+
+def on_numbers(program: OfOne, batch: Batch) -> Callable[..., list[Any]]:
     """A program of one sample for a batch: all numbers are written, and then moved to their places.
 
     Args:
         program: of one sample.
-        results: what a tape knows of its results.
-        dtypes: theirs.
-        own: for each of its inputs whether every sample has its own.
-        size: number of samples.
+        batch: the samples.
 
     Returns:
         A function of the inputs, returning arrays with an axis of samples in front.
     """
+    results, dtypes, size = batch.results, batch.dtypes, batch.size
 
-    def distinct(inputs: Sequence[Any]) -> dict[int, Any]:
+    @batch.mapped
+    def distinct(inputs: list[Any]) -> dict[int, Any]:
         return {
             number.place: value
             for numbers, values in zip(results, program(inputs), strict=True)
@@ -100,7 +117,7 @@ def on_numbers(
         }
 
     def run(*inputs: Any) -> list[Any]:
-        values = lax.optimization_barrier(jax.vmap(distinct, _axes(own))(list(inputs)))
+        values = lax.optimization_barrier(distinct(inputs))
 
         def along_batch(number: Any, dtype: Any) -> Any:
             if is_known(number):
@@ -117,39 +134,27 @@ def on_numbers(
     return run
 
 
-def in_long_rows(
-    program: Callable[[Sequence[Any]], Sequence[Numbers]],
-    results: Sequence[Numbers],
-    dtypes: Sequence[Any],
-    own: Sequence[bool],
-    size: int,
-) -> Callable[..., list[Any]]:
-    """The same with a row of all samples for each entry, and the rows moved to their places.
+def in_long_rows(program: OfOne, batch: Batch) -> Callable[..., list[Any]]:
+    """The same with a row of all samples for each entry, and the rows moved to their places."""
+    size = batch.size
 
-    Arguments and the result are those of `on_numbers`.
-    """
-
-    def entries(inputs: Sequence[Any]) -> list[list[Any]]:
+    @batch.mapped
+    def entries(inputs: list[Any]) -> list[list[Any]]:
         return [
             [jnp.asarray(value, dtype) for value in values.ravel()]
-            for values, dtype in zip(program(inputs), dtypes, strict=True)
+            for values, dtype in zip(program(inputs), batch.dtypes, strict=True)
         ]
 
     def run(*inputs: Any) -> list[Any]:
-        rows = jax.vmap(entries, _axes(own), axis_size=size)(list(inputs))
+        rows = entries(inputs)
         # A matrix would be laid out as its transpose is: then neighbours have other entries again.
-        arrays = lax.optimization_barrier([jnp.concatenate(of_one) for of_one in rows])
+        arrays = lax.optimization_barrier([jnp.concatenate(each) for each in rows])
         return [
             lax.reshape(lax.reshape(array, (numbers.size, size)).T, (size, *numbers.shape))
-            for array, numbers in zip(arrays, results, strict=True)
+            for array, numbers in zip(arrays, batch.results, strict=True)
         ]
 
     return run
-
-
-def _axes(own: Sequence[bool]) -> tuple[list[int | None]]:
-    """Which inputs of a function of a list of them have an axis of samples."""
-    return ([0 if moves else None for moves in own],)
 
 
 def of_one(form: Run) -> Run:

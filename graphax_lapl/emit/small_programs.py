@@ -40,7 +40,7 @@ from .array_forms import (
     is_full,
 )
 from .chunks import can_be_in_chunks, in_chunks
-from .gpu_batches import PLATFORMS, is_gpu, of_one, suits_gpus
+from .gpu_batches import PLATFORMS, Batch, is_gpu, of_one, suits_gpus
 from .holding import BARRIERS_STAND
 from .innermost import batched_first, with_rule
 from .joining import (
@@ -493,5 +493,6 @@ def _for_gpus(
     if batched is None:
         return {}
     program = recorded.tape.program(results, size, size, sines=by_library)
-    form = batched(program, results, [atom.aval.dtype for atom in closed.jaxpr.outvars], own, size)
+    dtypes = [atom.aval.dtype for atom in closed.jaxpr.outvars]
+    form = batched(program, Batch(results, dtypes, own, size))
     return dict.fromkeys(PLATFORMS, _structured(form, structure))
