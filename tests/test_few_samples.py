@@ -13,6 +13,7 @@ from graphax_lapl import Plan, jacve, make_plan, value_and_jacve
 from graphax_lapl.api import few_samples
 from graphax_lapl.api.compressed import CompressedPlan
 from graphax_lapl.api.full_rows import zeros_meet_finite_slopes
+from graphax_lapl.api.guarded import GuardedFunction
 from graphax_lapl.emit.numbers import BATCH
 from graphax_lapl.rules.elementwise import has_finite_slopes
 
@@ -122,6 +123,71 @@ def test_an_infinite_slope_stays_where_it_is() -> None:
     plan = make_plan(rooted, Q, V, argnums=(0, 1))
     assert plan.few is None
     assert np.isfinite(np.asarray(jacve(rooted, argnums=(0, 1))(Q, V)[1][0])).all()
+
+
+def two_steps(x: jax.Array) -> jax.Array:
+    """Velocities that enter only behind a root: tangents of zeros meet its slope before."""
+    q, v = x[:3], x[3:]
+    for _ in range(2):
+        v = v - 0.1 * jnp.sqrt(q) * jnp.roll(q, 1) / (2 + v**2)
+        q = q + 0.1 * v * jnp.sin(q)
+    return jnp.concatenate([q, v])
+
+
+@pytest.fixture
+def guarded(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The plan of these steps, with pushed columns however little they save."""
+    monkeypatch.setattr(few_samples, "REPEATED", 0)
+    plan = make_plan(two_steps, jnp.ones(6))
+    assert plan.few is not None
+    assert plan.few.guarded is not None
+    assert plan.order.few_limit == few_samples.GUARDED
+    return plan
+
+
+def test_columns_are_pushed_with_guards(guarded: Plan) -> None:
+    """The first root depends on one position each, the second one on velocities too."""
+    assert guarded.few is not None
+    function = guarded.few.guarded
+    assert isinstance(function, GuardedFunction)
+    equations, reached = function.listing.equations, function.reached.items()
+    first, second = (paths for (k, _), paths in reached if equations[k].name == "sqrt")
+    np.testing.assert_array_equal(first[:3], np.eye(3))
+    np.testing.assert_array_equal(first[3:], 0)
+    np.testing.assert_array_equal(second[3:], np.eye(3))
+
+
+def test_they_are_right(guarded: Plan) -> None:
+    del guarded
+    xs = np.random.default_rng(3).uniform(0.5, 1.5, (5, 6))
+    ours, reference = jacve(two_steps), jax.jacfwd(two_steps)
+    assert_close(ours(xs[0]), reference(xs[0]))
+    assert_close(jax.jit(jax.vmap(ours))(xs), jax.vmap(reference)(xs))
+    found, expected = (
+        jax.grad(lambda x, f=f: jnp.sum(jnp.sin(jax.vmap(f)(x))))(xs) for f in (ours, reference)
+    )
+    assert_close(found, expected)
+
+
+def test_no_zero_meets_an_infinite_slope_there(guarded: Plan, tmp_path: Path) -> None:
+    """At the root of zero what is finite by elimination is, and what is not is not."""
+    x = np.array([0.0, 0.5, 1.0, 0.1, 0.2, 0.3])
+    eliminated = jacve(two_steps, order="reverse")(x)
+    found = jax.jit(jax.vmap(jacve(two_steps)))(x[None])[0]
+    assert np.isfinite(np.asarray(found[:, 4:])).all()
+    assert not np.isfinite(np.asarray(found)).all()
+    np.testing.assert_array_equal(np.isfinite(found), np.isfinite(eliminated))
+    guarded.save(tmp_path / "plan.json")
+    order = Plan.load(tmp_path / "plan.json").order
+    again = make_plan(two_steps, x, order=order)
+    assert again.few is not None
+    assert again.few.guarded is not None
+
+
+def test_functions_with_rules_of_their_own_have_no_guards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(few_samples, "REPEATED", 0)
+    plan = make_plan(lambda x: two_steps(jax.nn.relu(x)), jnp.ones(6))
+    assert plan.few is None
 
 
 def twice_read(x: jax.Array) -> jax.Array:

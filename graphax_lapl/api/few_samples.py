@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 from ..emit.numbers import BATCH
 from ..emit.small_programs import is_long, is_small_program
+from ..graph.computational_graph import ComputationalGraph
+from ..graph.listing import Equation
 from ..graph.tracing import Traced
 from ..program.counts import TracedWork
 from ..program.timings import expression_of
 from ..rules.elementwise import INFINITE_SLOPES, has_finite_slopes
-from .compressed import compressed_plan, has_branches, has_loops, suits
+from .compressed import CompressedPlan, compressed_plan, has_branches, has_loops, suits
 from .compression import Compressed
-from .full_rows import zeros_meet_finite_slopes
+from .full_rows import guarded_function, zeros_meet_finite_slopes
 from .plan import Plan
 
 __all__ = ["attached", "with_few_samples"]
@@ -44,6 +47,9 @@ MORE = 2
 LOOPED = 2
 #: Below so many samples two forms are not worth it, and from so many on what is computed decides.
 FEWEST, MOST = 8, 64
+#: Below so many samples columns are pushed with guards: selections take longer than elimination for
+#: more.
+GUARDED = 17
 #: More samples than there are.
 ANY = 1 << 62
 #: Equations that elimination meets as maps it cannot see into, one for each input or output.
@@ -75,8 +81,7 @@ def with_few_samples(plan: Plan, traced: Traced) -> Plan:
     small = is_small_program(plan.program)
     if small and not is_long(plan.program):
         return plan  # a single input is evaluated number by number, in hardly any kernels
-    moving = [equation for equation in plan.graph.listing.equations if any(equation.active)]
-    unsure = [e for e in moving if e.name not in LINEAR and not has_finite_slopes(e)]
+    unsure = _unsure(plan.graph)
     # Of what a loop does inside elimination takes JAX's products, too.
     inside = any(e.name in LOOPS for e in unsure)
     written_out = loops and not inside  # all steps of all loops
@@ -89,19 +94,23 @@ def with_few_samples(plan: Plan, traced: Traced) -> Plan:
     finite = zeros_meet_finite_slopes(
         plan.graph, unsure, found.coloring.columns > 0, found.coloring.rows > 0
     )
-    if not finite and not inside:
-        return plan
+    guarded = not finite and not inside
+    if guarded:
+        with_guards = None if loops else _guarded(found, plan, unsure)
+        if with_guards is None:
+            return plan
+        found = with_guards
     one, two = plan.traced_work, found.traced_work
     if written_out:
         if found.coloring.rows or not _is_sooner_in_loops(one, two):
             return plan
         limit = MOST
     elif one.arithmetic > REPEATED * two.arithmetic:
-        limit = BATCH - 1
+        limit = GUARDED if guarded else BATCH - 1
     elif small:
         return plan
     elif two.predicted < one.predicted and two.equations < one.equations:
-        limit = ANY
+        limit = GUARDED if guarded else ANY
     elif not finite or two.equations * MARGIN > one.equations:
         return plan
     else:
@@ -111,6 +120,23 @@ def with_few_samples(plan: Plan, traced: Traced) -> Plan:
             return plan
     order = dataclasses.replace(plan.order, few=wanted, few_limit=limit)
     return dataclasses.replace(plan, order=order, few=found.compressed)
+
+
+def _unsure(graph: ComputationalGraph) -> list[Equation]:
+    """Equations that move whose slopes may be infinite, for all that is known of them."""
+    moving = [equation for equation in graph.listing.equations if any(equation.active)]
+    return [e for e in moving if e.name not in LINEAR and not has_finite_slopes(e)]
+
+
+def _guarded(
+    found: CompressedPlan, plan: Plan, unsure: Sequence[Equation]
+) -> CompressedPlan | None:
+    """The plan with guards where zeros would meet infinite slopes; None where it can have none."""
+    guarded = guarded_function(plan.graph, unsure, found.coloring)
+    if guarded is None or found.compressed is None:
+        return None
+    compressed = dataclasses.replace(found.compressed, guarded=guarded)
+    return dataclasses.replace(found, compressed=compressed)
 
 
 def _is_sooner_in_loops(eliminated: TracedWork, pushed: TracedWork) -> bool:
@@ -136,4 +162,8 @@ def attached(plan: Plan, traced: Traced) -> Plan:
     wanted = plan.order.few
     if wanted is None:
         return plan
-    return dataclasses.replace(plan, few=compressed_plan(plan, traced, wanted).compressed)
+    found, unsure = compressed_plan(plan, traced, wanted), _unsure(plan.graph)
+    columns, rows = found.coloring.columns > 0, found.coloring.rows > 0
+    if not has_loops(traced) and not zeros_meet_finite_slopes(plan.graph, unsure, columns, rows):
+        found = _guarded(found, plan, unsure) or found
+    return dataclasses.replace(plan, few=found.compressed)

@@ -13,13 +13,15 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from ..coloring import Coloring
 from ..edges.layout import term_positions
 from ..edges.terms import Structure
 from ..graph.computational_graph import ComputationalGraph, VertexName
 from ..graph.listing import Equation
 from ..rules.elementwise import INFINITE_SLOPES
+from .guarded import GuardedFunction
 
-__all__ = ["zeros_meet_finite_slopes"]
+__all__ = ["guarded_function", "zeros_meet_finite_slopes"]
 
 #: Largest matrix of an array's entries and inputs, or entries of a local partial.
 MAX_ENTRIES = 2**16
@@ -64,21 +66,73 @@ def zeros_meet_finite_slopes(
     return not rows or _are_full(graph, written, ends, pushed=False)
 
 
+def guarded_function(
+    graph: ComputationalGraph, equations: Iterable[Equation], coloring: Coloring
+) -> GuardedFunction | None:
+    """The function with guards where zeros of pushed seeds would meet these equations' slopes.
+
+    Args:
+        graph: the graph.
+        equations: elementwise ones, of those that move.
+        coloring: which inputs each seed holds; it has columns only.
+
+    Returns:
+        The function; None where rules of the user's or of JAX's are inlined, which its equations
+        would not follow, or where it is too large.
+    """
+    listing, found = graph.listing, list(equations)
+    if listing.value_of or listing.vertex_of or listing.moves_with or listing.disagrees:
+        return None
+    if coloring.rows or any(e.name not in INFINITE_SLOPES or e.known_as for e in found):
+        return None
+    if any(e.effects for e in listing.equations):
+        return None
+    if any(_size(graph, a) * _size(graph, b) > MAX_ENTRIES for a, b in graph.arrows):
+        return None
+    names = {vertex.variable: vertex.name for vertex in reversed(graph.vertices)}
+    known = _reached(graph, graph.inputs, pushed=True)
+    if known is None:
+        return None
+    seeds = np.arange(coloring.columns)[:, None] == coloring.column_colors
+    places = {id(equation): place for place, equation in enumerate(listing.equations)}
+    reached: dict[tuple[int, int], np.ndarray] = {}
+    for equation in found:
+        shape = listing.type_of(equation.outputs[0]).shape
+        for k, (atom, active) in enumerate(zip(equation.inputs, equation.active, strict=True)):
+            if not active or not isinstance(atom, int):
+                continue
+            if listing.type_of(atom).shape != shape or names.get(atom) not in known:
+                return None
+            paths = seeds.astype(int) @ (np.abs(known[names[atom]]) > NOTHING).T > 0
+            if not paths.all():
+                reached[places[id(equation)], k] = paths.reshape(-1, *shape)
+    return GuardedFunction(listing, reached)
+
+
 def _are_full(
     graph: ComputationalGraph,
     asked: Iterable[VertexName | None],
     ends: Iterable[VertexName],
     pushed: bool,
 ) -> bool:
-    """Whether all entries of some arrays depend on all of the ends, or these on them.
+    """Whether all entries of some arrays depend on all of the ends, or these on them."""
+    wanted = set(asked)
+    known = None if None in wanted else _reached(graph, ends, pushed)
+    return known is not None and all(_is_full(known, name) for name in wanted)
+
+
+def _reached(
+    graph: ComputationalGraph, ends: Iterable[VertexName], pushed: bool
+) -> dict[VertexName, np.ndarray] | None:
+    """For the arrays that depend on some of the ends, or these on them, which entries on which.
 
     Derivatives in general position are accumulated: known coefficients as they are, so that what
     cancels is seen, and random numbers for all that is not known while planning.
     """
-    wanted, ends = set(asked), list(dict.fromkeys(ends))
+    ends = list(dict.fromkeys(ends))
     count = sum(_size(graph, end) for end in ends)
-    if None in wanted or max(_size(graph, v.name) for v in graph.vertices) * count > MAX_ENTRIES:
-        return False
+    if max(_size(graph, v.name) for v in graph.vertices) * count > MAX_ENTRIES:
+        return None
     random = np.random.default_rng(0)
     seeds = np.split(np.eye(count), np.cumsum([_size(graph, end) for end in ends])[:-1])
     known: dict[VertexName, np.ndarray] = dict(zip(ends, seeds, strict=True))
@@ -92,7 +146,7 @@ def _are_full(
                 slopes = _in_general_position(structure, random)
                 added = (slopes if pushed else slopes.T) @ known[other]
                 known[vertex.name] = known.get(vertex.name, 0.0) + added
-    return all(_is_full(known, name) for name in wanted)
+    return known
 
 
 def _is_full(known: Mapping[VertexName, np.ndarray], name: VertexName | None) -> bool:

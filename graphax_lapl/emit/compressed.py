@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ from ..edges.terms import Factor, Structure, Term, intern_structure
 from ..errors import no_rule_refused
 from .assembly import assemble
 
-__all__ = ["CompressedBlock", "CompressedProgram", "positions_structure"]
+__all__ = ["CompressedBlock", "CompressedProgram", "Guarded", "positions_structure"]
 
 _LACKING = (
     "Compressed evaluation takes JAX's products in {} mode, which a part of the function does not "
@@ -44,6 +44,16 @@ def positions_structure(
     factor = Factor(tuple(label(k) for k in range(len(sizes))), sizes)
     out, into = tuple(maps[: len(out_shape)]), tuple(maps[len(out_shape) :])
     return intern_structure(out_shape, in_shape, (Term(sizes, out, into, (factor,)),))
+
+
+class Guarded(Protocol):
+    """A function with arguments beside its own whose tangents say which of its own are zero."""
+
+    def guards(self) -> tuple[list[Array], list[Array]]:
+        """These arguments, and their seeds."""
+
+    def __call__(self, inputs: Sequence[Any], guards: Sequence[Any]) -> list[Any]:
+        """The function's results, of its constants and leaves."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +84,8 @@ class CompressedProgram:
         coloring: colours of all columns and rows, leaves one after the other.
         blocks: `blocks[o][i]`, output leaf o with respect to differentiated leaf i.
         check: whether a product with a random vector is compared; on failure all entries are NaN.
+        guarded: the function with guards against slopes that zeros must not meet, where there are
+            columns only.
     """
 
     jaxpr: Any = field(repr=False)
@@ -82,6 +94,7 @@ class CompressedProgram:
     coloring: Coloring
     blocks: list[list[CompressedBlock]] = field(repr=False)
     check: bool = False
+    guarded: Guarded | None = field(default=None, repr=False)
 
     def run(
         self, inputs: Sequence[Any], values: bool, sparse: bool
@@ -93,11 +106,14 @@ class CompressedProgram:
         moving = tuple(x for x, d in zip(leaves, self.differentiated, strict=True) if d)
 
         def split(*moved: Array) -> tuple[tuple[Array, ...], list[Any]]:
-            own = iter(moved)
+            own, guards = iter(moved), moved[len(moving) :]
             whole = [
                 next(own) if d else x for x, d in zip(leaves, self.differentiated, strict=True)
             ]
-            results = fun(*whole)
+            if self.guarded is None:
+                results = fun(*whole)
+            else:
+                results = self.guarded([*inputs[:count], *whole], guards)
             return tuple(results[: self.outputs]), list(results)
 
         # Derivative rules of JAX mix dtypes in places; the user's strictness is about their code.
@@ -119,6 +135,9 @@ class CompressedProgram:
         results: list[Any] | None = None
         if coloring.columns or not coloring.rows:
             seeds = _seeds(coloring.column_colors, coloring.columns, moving, self._column_probe)
+            if self.guarded is not None:
+                guards, reached = self.guarded.guards()
+                moving, seeds = (*moving, *guards), [*seeds, *reached]
             if coloring.columns or self.check:
                 with no_rule_refused(_LACKING.format("forward"), ""):
                     pushed, results = jax.vmap(
