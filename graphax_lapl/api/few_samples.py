@@ -90,16 +90,10 @@ def with_few_samples(plan: Plan, traced: Traced) -> Plan:
     blocks = [block for row in plan.whole.blocks for block in row]
     if sum(math.prod((*b.out_shape, *b.in_shape)) for b in blocks) > MAX_ENTRIES:
         return plan
-    found = compressed_plan(plan, traced, wanted)
-    finite = zeros_meet_finite_slopes(
-        plan.graph, unsure, found.coloring.columns > 0, found.coloring.rows > 0
-    )
-    guarded = not finite and not inside
-    if guarded:
-        with_guards = None if loops else _guarded(found, plan, unsure)
-        if with_guards is None:
-            return plan
-        found = with_guards
+    found = _pushed(plan, traced, wanted, unsure)
+    if found is None or found.compressed is None:
+        return plan
+    guarded = found.compressed.guarded is not None
     one, two = plan.traced_work, found.traced_work
     if written_out:
         if found.coloring.rows or not _is_sooner_in_loops(one, two):
@@ -111,7 +105,7 @@ def with_few_samples(plan: Plan, traced: Traced) -> Plan:
         return plan
     elif two.predicted < one.predicted and two.equations < one.equations:
         limit = GUARDED if guarded else ANY
-    elif not finite or two.equations * MARGIN > one.equations:
+    elif inside or guarded or two.equations * MARGIN > one.equations:
         return plan
     else:
         saved, more = EQUATION * (one.equations - two.equations), two.predicted - one.predicted
@@ -128,11 +122,19 @@ def _unsure(graph: ComputationalGraph) -> list[Equation]:
     return [e for e in moving if e.name not in LINEAR and not has_finite_slopes(e)]
 
 
-def _guarded(
-    found: CompressedPlan, plan: Plan, unsure: Sequence[Equation]
+def _pushed(
+    plan: Plan, traced: Traced, wanted: Compressed, unsure: Sequence[Equation]
 ) -> CompressedPlan | None:
-    """The plan with guards where zeros would meet infinite slopes; None where it can have none."""
-    guarded = guarded_function(plan.graph, unsure, found.coloring)
+    """Products with seeds, with guards where zeros would meet infinite slopes of some equations.
+
+    None where they can have no guards. Into loops elimination does not see either.
+    """
+    found = compressed_plan(plan, traced, wanted)
+    columns, rows = found.coloring.columns > 0, found.coloring.rows > 0
+    inside = any(e.name in LOOPS for e in unsure)
+    if inside or zeros_meet_finite_slopes(plan.graph, unsure, columns, rows):
+        return found
+    guarded = None if has_loops(traced) else guarded_function(plan.graph, unsure, found.coloring)
     if guarded is None or found.compressed is None:
         return None
     compressed = dataclasses.replace(found.compressed, guarded=guarded)
@@ -162,8 +164,5 @@ def attached(plan: Plan, traced: Traced) -> Plan:
     wanted = plan.order.few
     if wanted is None:
         return plan
-    found, unsure = compressed_plan(plan, traced, wanted), _unsure(plan.graph)
-    columns, rows = found.coloring.columns > 0, found.coloring.rows > 0
-    if not has_loops(traced) and not zeros_meet_finite_slopes(plan.graph, unsure, columns, rows):
-        found = _guarded(found, plan, unsure) or found
-    return dataclasses.replace(plan, few=found.compressed)
+    found = _pushed(plan, traced, wanted, _unsure(plan.graph))
+    return plan if found is None else dataclasses.replace(plan, few=found.compressed)

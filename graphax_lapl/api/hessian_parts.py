@@ -90,10 +90,14 @@ def diagonal_plan(prepared: Prepared, order: Any) -> Plan:
     """The plan of a Hessian's diagonal."""
 
     def best(orders: Sequence[EliminationOrder]) -> Plan:
-        programs = (build_hessian_diagonal(prepared.second, order.vertices) for order in orders)
         plans = [
-            Plan(prepared.graph, order, program, pieces=True)
-            for order, program in zip(orders, programs, strict=True)
+            Plan(
+                prepared.graph,
+                order,
+                build_hessian_diagonal(prepared.second, order.vertices),
+                pieces=True,
+            )
+            for order in orders
         ]
         return min(plans, key=lambda plan: plan.predicted_work)
 

@@ -282,8 +282,8 @@ class Plan:
             several = made
             made = for_few_samples(lambda x: several(side_by_side(x)), several, 2, types=types)
         if (few := self.few) is not None:
-            one = functools.partial(few.run, values=values, sparse=False)
-            made = for_few_samples(one, made, self.order.few_limit, types=types)
+            pushed = functools.partial(few.run, values=values, sparse=False)
+            made = for_few_samples(pushed, made, self.order.few_limit, types=types)
         return self._in_pieces(program, made) if self.pieces else made
 
     def _in_pieces(
