@@ -184,6 +184,20 @@ def test_no_zero_meets_an_infinite_slope_there(guarded: Plan, tmp_path: Path) ->
     assert again.few.guarded is not None
 
 
+def test_they_know_what_is_known_while_planning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Masks and positions are evaluated once, and no equation makes them."""
+
+    def alternating(x: jax.Array) -> jax.Array:
+        return two_steps(jnp.where(jnp.arange(6) % 2 == 0, x, 2 * x))
+
+    monkeypatch.setattr(few_samples, "REPEATED", 0)
+    plan = make_plan(alternating, jnp.ones(6))
+    assert plan.few is not None
+    assert plan.few.guarded is not None
+    xs = np.random.default_rng(4).uniform(0.5, 1.5, (5, 6))
+    assert_close(jax.jit(jax.vmap(jacve(alternating)))(xs), jax.vmap(jax.jacfwd(alternating))(xs))
+
+
 def test_functions_with_rules_of_their_own_have_no_guards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(few_samples, "REPEATED", 0)
     plan = make_plan(lambda x: two_steps(jax.nn.relu(x)), jnp.ones(6))

@@ -47,7 +47,7 @@ class GuardedFunction:
         """The results of the program, of its constants and leaves."""
         listing = self.listing
         places = (*listing.constants, *listing.inputs)
-        values: dict[int, Any] = dict(zip(places, inputs, strict=True))
+        values: dict[int, Any] = {**listing.known, **dict(zip(places, inputs, strict=True))}
         by_place: dict[int, dict[int, Any]] = {}
         for (place, operand), guard in zip(self.reached, guards, strict=True):
             by_place.setdefault(place, {})[operand] = guard
