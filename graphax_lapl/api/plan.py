@@ -16,7 +16,7 @@ from ..edges.operations import EVALUATION, ApplyOpaque, MaterializeOpaque
 from ..edges.terms import Structure
 from ..emit.chunks import can_be_in_chunks, chunked_where_large
 from ..emit.compressed import CompressedProgram
-from ..emit.few_samples import for_few_samples
+from ..emit.few_samples import for_few_samples, for_many_samples
 from ..emit.gpu_batches import is_gpu, side_by_side
 from ..emit.holding import BARRIERS_STAND, HELD_SIZES, Holding
 from ..emit.innermost import samples_of
@@ -58,6 +58,7 @@ from ..program.scaled_rows import scaled_rows
 from ..program.selections import with_selections
 from ..program.signs import signs_inside
 from ..program.sines import sines
+from ..program.slopes_outside import ForManySamples, slopes_outside
 from . import saved_plans
 from .orders import EliminationOrder
 from .saved_plans import SavedPlan
@@ -216,6 +217,7 @@ class Plan:
         """
         program = powers_of_reciprocals(self.pruned(values))
         wide: Program | None = None
+        outside: ForManySamples | None = None
         if not self.again:
             program = weights_first(program)
             if not sparse and self.is_mostly_products:
@@ -223,6 +225,8 @@ class Plan:
             program = contracted_last(program)
         if not sparse:
             program = oriented(program if self.again else _settled(program))
+            if not self.again and not is_gpu():
+                outside = self._for_many_samples(program, wide is not None)
         program = with_selections(program)
         write: Callable[..., Any] = stored_arrays if sparse else dense_block
 
@@ -267,9 +271,11 @@ class Plan:
         one = None if matrices is None else by_matrices
         batch: Callable[[Sequence[Any]], Any] = held
         if wide is not None:
-            of_batch = with_selections(wide)
-            held_of_batch = functools.cache(lambda: self._holding(of_batch, sparse))
-            one, batch = one or held, lambda x: run(x, held_of_batch(), of_batch)
+            one, batch = one or held, self._carried_out(wide, run)
+        if outside is not None:
+            together = self._carried_out(outside.program, run)
+            one = one or held
+            batch = for_many_samples(batch, together, outside.samples, outside.shared)
         arrays, types = has_arrays(program), _types(program)
         made = batch
         if is_small_program(program) and (arrays or holding().values or holding().sines):
@@ -285,6 +291,26 @@ class Plan:
             pushed = functools.partial(few.run, values=values, sparse=False)
             made = for_few_samples(pushed, made, self.order.few_limit, types=types)
         return self._in_pieces(program, made) if self.pieces else made
+
+    def _carried_out(
+        self, program: Program, run: Callable[..., Any]
+    ) -> Callable[[Sequence[Any]], Any]:
+        """Another program of dense results as a function of its inputs."""
+        selected = with_selections(program)
+        holding = functools.cache(lambda: self._holding(selected, sparse=False))
+        return lambda inputs: run(inputs, holding(), selected)
+
+    def _for_many_samples(self, program: Program, wide: bool) -> ForManySamples | None:
+        """The program of many samples with common weights, if that is another one.
+
+        Args:
+            program: the program of few.
+            wide: whether the products of that are wide ones, which not all may become then.
+        """
+        found = slopes_outside(program, self._moving(program))
+        if found is None or (wide and 2 * found.replaced < self._products.common):
+            return None
+        return found
 
     def _in_pieces(
         self, program: Program, run: Callable[[Sequence[Any]], Any]

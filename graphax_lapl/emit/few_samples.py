@@ -7,14 +7,14 @@ computed decides.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
 
-from .innermost import batched_first, with_rule
+from .innermost import batch_of, batched_first, with_rule
 
-__all__ = ["for_few_samples"]
+__all__ = ["for_few_samples", "for_many_samples"]
 
 #: Of a list of arrays, returning a tree of arrays.
 Run = Callable[[Sequence[Any]], Any]
@@ -43,3 +43,31 @@ def for_few_samples(few: Run, run: Run, limit: int, samples: int = 1, types: Any
 
     chosen = with_rule(few, rule, run)
     return chosen if types is None else batched_first(rule, chosen, run, types)
+
+
+def for_many_samples(run: Run, many: Run, limit: int, shared: Collection[int]) -> Run:
+    """`many` for at least `limit` samples of `jax.vmap` that have some inputs in common.
+
+    Derivatives of a batch are those of the program that evaluates it.
+
+    Args:
+        run: a program. It closes over no tracers.
+        many: another one with the same results.
+        limit: how many samples `many` is for, at least.
+        shared: positions of the inputs that are the same for all samples there.
+    """
+
+    def suits(size: Any, own: Sequence[bool]) -> bool:
+        return isinstance(size, int) and size >= limit and not any(own[k] for k in shared)
+
+    def rule(size: Any, own: Any, inputs: Sequence[Any]) -> Any:
+        axes = ([0 if moves else None for moves in own],)
+        return jax.vmap(many if suits(size, own) else run, axes)(list(inputs))
+
+    def call(inputs: Sequence[Any]) -> Any:
+        batch = batch_of(inputs)
+        if batch is not None:
+            return (many if suits(*batch) else run)(inputs)
+        return with_rule(run, rule, run)(inputs)
+
+    return call

@@ -16,7 +16,14 @@ from jax import lax
 from jax.custom_batching import custom_vmap
 from jax.custom_derivatives import SymbolicZero
 
-__all__ = ["batched_first", "of_every_sample", "samples_of", "with_derivatives_of", "with_rule"]
+__all__ = [
+    "batch_of",
+    "batched_first",
+    "of_every_sample",
+    "samples_of",
+    "with_derivatives_of",
+    "with_rule",
+]
 
 #: Of a list of arrays, returning a tree of arrays.
 Run = Callable[[Sequence[Any]], Any]
@@ -78,7 +85,13 @@ def samples_of(inputs: Sequence[Any]) -> int | None:
 
     None where it is not, or where their number is a symbol.
     """
-    found: list[Any] = []
+    found = batch_of(inputs)
+    return None if found is None else found[0]
+
+
+def batch_of(inputs: Sequence[Any]) -> tuple[int, list[bool]] | None:
+    """How many samples there are, as `samples_of` has it, and which inputs each has of its own."""
+    found: list[tuple[Any, list[bool]]] = []
 
     @custom_vmap
     def probe(*inputs: Any) -> Any:
@@ -87,12 +100,12 @@ def samples_of(inputs: Sequence[Any]) -> int | None:
 
     @probe.def_vmap
     def _(size: Any, own: list[bool], *inputs: Any) -> tuple[Any, Any]:
-        del own, inputs
-        found.append(size)
+        del inputs
+        found.append((size, own))
         return jnp.zeros(()), False
 
     probe(*(lax.stop_gradient(x) for x in inputs))
-    return found[0] if len(found) == 1 and isinstance(found[0], int) else None
+    return found[0] if len(found) == 1 and isinstance(found[0][0], int) else None
 
 
 def with_rule(one: Run, rule: Rule, run: Run) -> Run:

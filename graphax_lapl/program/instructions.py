@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -299,6 +299,14 @@ class Program:
             if not touched.isdisjoint(instruction.inputs):
                 touched.update(instruction.outputs)
         return {slot for slot in range(len(self.slots)) if slot not in touched}
+
+    def entering(self, slots: Iterable[int]) -> set[int]:
+        """These slots and all that enter them."""
+        found = set(slots)
+        for instruction in reversed(self.instructions):
+            if not found.isdisjoint(instruction.outputs):
+                found.update(instruction.inputs)
+        return found
 
     def peak_bytes(self) -> int:
         """Largest number of bytes alive at once when the instructions run in order."""
