@@ -175,3 +175,18 @@ def test_large_products_of_weights_are_not_made() -> None:
     assert found is not None
     assert found.samples == 100
     assert len(found.shared) == 2
+
+
+@pytest.mark.parametrize("order", ["forward", "reverse"])
+def test_slopes_that_are_left_out_may_be_infinite(order: str) -> None:
+    """A mask meets the logarithm's slope before weights do, and nothing becomes NaN."""
+    first, second = (matrix for matrix, _ in layers_of(5, 6, 4))
+
+    def logarithms(x: Array) -> Array:
+        y = first @ x
+        return second @ jnp.where(y > 0, jnp.log(y), 0.0)
+
+    xs = samples(SAMPLES, 5).at[0].set(0.0)
+    found = jax.jit(jax.vmap(jacve(logarithms, order=order)))(xs)
+    assert_close(found, jax.vmap(jax.jacfwd(logarithms))(xs))
+    assert np.isfinite(np.asarray(found)).all()

@@ -117,6 +117,25 @@ class _Term:
     factors: tuple[_Factor, ...]
 
 
+@dataclass(frozen=True)
+class _Planned:
+    """A product of slopes with weights.
+
+    Attributes:
+        slopes: what samples have of their own.
+        weights: what they have in common.
+        coefficient: a number.
+        own: labels of the slopes' product.
+        kept: labels of the weights' product.
+    """
+
+    slopes: Sequence[_Factor]
+    weights: Sequence[_Factor]
+    coefficient: Number
+    own: tuple[int, ...]
+    kept: tuple[int, ...]
+
+
 class _Outside(BatchRewriting):
     """Products of scaled weights with weights.
 
@@ -164,19 +183,16 @@ class _Outside(BatchRewriting):
         terms, inner = self.terms(scaled)
         if len(terms) > MAX_TERMS or not inner:
             return [root]
-        plans = [self.planned(term, weights, operation) for term in terms]
-        if any(plan is None for plan in plans):
+        known = [self.planned(term, weights, operation) for term in terms]
+        plans = [plan for plan in known if plan is not None]
+        if len(plans) < len(known):
             return [root]
-        known = [plan for plan in plans if plan is not None]
-        shared = sum(self.box(kept) for _, _, kept in known)
+        shared = sum(self.box(plan.kept) for plan in plans)
         before = self.box(self.sizes) + (len(terms) + TRAFFIC) * self.box(scaled.labels)
-        after = sum(self.box({*own, *kept}) for own, _, kept in known)
+        after = sum(self.box({*plan.own, *plan.kept}) for plan in plans)
         if shared > MAX_SHARED or after > before:
             return [root]
-        parts = [
-            self.product(term, plan, weights, operation)
-            for term, plan in zip(terms, known, strict=True)
-        ]
+        parts = [self.product(plan, operation) for plan in plans]
         if len(parts) == 1 and parts[0].labels == operation.output:
             last = self.made[-1]
             self.made[-1] = replace(last, outputs=root.outputs)
@@ -240,42 +256,36 @@ class _Outside(BatchRewriting):
         has_weights = any(f.slot in self.fixed for term in found for f in term.factors)
         return (found, inner) if has_weights else whole
 
-    def planned(
-        self, term: _Term, weights: _Factor, operation: Einsum
-    ) -> tuple[tuple[int, ...], list[_Factor], tuple[int, ...]] | None:
-        """Labels of the slopes, the weights, and the labels of the product of these.
+    def planned(self, term: _Term, weights: _Factor, operation: Einsum) -> _Planned | None:
+        """How a term of the scaled matrix is multiplied with weights.
 
         None where slopes are not fewer than what they scale, or the product is one for each row.
         """
         slopes = [factor for factor in term.factors if factor.slot not in self.fixed]
-        shared = [factor for factor in term.factors if factor.slot in self.fixed] + [weights]
-        own = _union(slopes)
-        every = _union(shared)
+        shared = [factor for factor in term.factors if factor.slot in self.fixed]
+        own, every = _union(slopes), _union([*shared, weights])
         between = [name for name in own if name in operation.summed]
         outside = [name for name in own if name not in operation.summed]
-        if not slopes or not between or not {*between} <= {*every} or {*outside} & {*every}:
+        if not between or not {*between} <= {*every} or {*outside} & {*every}:
             return None
         if 2 * self.box(own) > self.box(_union(term.factors)):
             return None
-        if outside and tuple(outside) != operation.output[: len(outside)]:
+        if tuple(outside) != operation.output[: len(outside)]:
             return None
-        kept = [n for n in operation.output if n in every]
-        return (*outside, *between), shared, (*between, *kept)
+        kept = [name for name in operation.output if name in every]
+        return _Planned(
+            slopes,
+            [*shared, weights],
+            term.coefficient * operation.coefficient,
+            (*outside, *between),
+            (*between, *kept),
+        )
 
-    def product(
-        self,
-        term: _Term,
-        plan: tuple[tuple[int, ...], list[_Factor], tuple[int, ...]],
-        weights: _Factor,
-        operation: Einsum,
-    ) -> _Factor:
+    def product(self, plan: _Planned, operation: Einsum) -> _Factor:
         """Slopes times the product of weights."""
-        del weights
-        own, shared, kept = plan
-        slopes = [factor for factor in term.factors if factor.slot not in self.fixed]
-        vector = self.multiplied(slopes, own, 1)
-        matrix = self.multiplied(shared, kept, term.coefficient * operation.coefficient)
-        output = tuple(n for n in operation.output if n in own or n in kept)
+        vector = self.multiplied(plan.slopes, plan.own, 1)
+        matrix = self.multiplied(plan.weights, plan.kept, plan.coefficient)
+        output = tuple(n for n in operation.output if n in plan.own or n in plan.kept)
         return self.einsum((vector, matrix), output, 1, whole=True)
 
     def multiplied(
