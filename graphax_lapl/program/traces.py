@@ -117,7 +117,7 @@ class _Traces:
         made: the new instructions.
         known: slots of products that were made, by operation and operands.
         places: where the products that were made stand in `made`.
-        read: slots that these read.
+        read: slots that these read, or will: their axes stay where they are.
     """
 
     def __init__(self, program: Program, moving: Collection[int]):
@@ -348,7 +348,9 @@ class _Traces:
         sizes = tuple((own, self.sizes[name]) for name, own in names.items())
         operation = Einsum(reads, sizes, tuple(names[name] for name in kept))
         key = operation, tuple(factor.slot for factor in chosen)
-        if key not in self.known:
+        if key in self.known:
+            self.read.add(self.known[key])  # another factor says where its axes lie already
+        else:
             self.slots.append(Slot(operation.shape, self.slots[like.outputs[0]].dtype))
             slot = self.known[key] = len(self.slots) - 1
             if all(factor.slot in self.fixed for factor in chosen):

@@ -98,6 +98,29 @@ def test_values_and_gradients(field, order, point):
     )
 
 
+@pytest.mark.every_case
+@pytest.mark.parametrize("order", ["auto", "forward", "reverse"])
+@pytest.mark.parametrize("act", [jnp.sin, jnp.tanh, jax.nn.silu], ids=["sin", "tanh", "silu"])
+@pytest.mark.parametrize("sizes", [(2, 16), (2, 64), (3, 8), (6, 4)], ids=str)
+def test_gradients_have_the_same_weights_twice(sizes, act, order):
+    """One product of weights is two factors, read in two orders of its axes."""
+    d, width = sizes
+    random = np.random.default_rng(0)
+    shapes = {"w": (width, d), "b": (width,), "m": (width, width), "v": (width,)}
+    params = {n: jnp.asarray(random.normal(size=s) / np.sqrt(s[-1])) for n, s in shapes.items()}
+
+    def energy(p, x):
+        return p["v"] @ act(p["m"] @ act(p["w"] @ x + p["b"]))
+
+    def field(p, x):
+        return jax.grad(energy, 1)(p, x) * x
+
+    xs = jnp.asarray(random.uniform(0.3, 1.2, size=(3, d)))
+    found = jax.jit(jax.vmap(divergence_ve(field, order, argnums=1), (None, 0)))(params, xs)
+    expected = jax.vmap(lambda x: jnp.trace(jax.jacfwd(field, 1)(params, x)))(xs)
+    np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
+
+
 def test_an_ensemble_and_several_arguments(point):
     params, xs = point
     stacked = jax.tree.map(lambda leaf: jnp.stack([leaf, 0.5 * leaf]), params)
