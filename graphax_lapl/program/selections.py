@@ -399,7 +399,7 @@ class _Selections:
             return part
         key = (part, cover, tuple((n, sizes[n]) for n in sorted(names | own)))
         if key not in self.selected:
-            masks = [self.unite(view) for view in cover]
+            masks = [self.unite(view) for view in sorted(cover, key=repr)]
             found = self.aligned(part, masks) or self.by_labels(part, masks, sizes)
             self.selected[key] = found
         return self.selected[key]

@@ -10,7 +10,7 @@ from ..edges.maps import label
 from ..edges.operations import Combine, Einsum, Read
 from ..edges.terms import Number
 from .instructions import EdgeInstruction, Instruction, Program, Slot
-from .orientation import oriented
+from .orientation import Storage, oriented
 from .rewriting import BatchRewriting
 
 __all__ = ["ForManySamples", "slopes_outside"]
@@ -64,36 +64,39 @@ def slopes_outside(program: Program, moving: Collection[int]) -> ForManySamples 
         return None
     samples = max(FEWEST, FOR_EACH * rewriting.shared)
     products = rewriting.products
-    results_first = oriented(found.without_dead_code(None))
-    laid = _as_read(results_first, products)
+    laid = _AsRead(oriented(found.without_dead_code(None)), products).settled()
     weights = [i.inputs[1] for i in laid.instructions if not products.isdisjoint(i.outputs)]
     entering = laid.entering(weights)
     shared = tuple(k for k, slot in enumerate(laid.inputs) if slot in entering)
     return ForManySamples(laid, samples, shared, rewriting.replaced)
 
 
-def _as_read(program: Program, products: Collection[int]) -> Program:
-    """The program whose products of weights lie as the products with slopes that read them."""
-    slots, instructions = [*program.slots], [*program.instructions]
-    makers = {i.outputs[0]: k for k, i in enumerate(instructions) if i.outputs}
-    for place, instruction in enumerate(instructions):
-        if not isinstance(instruction, EdgeInstruction) or instruction.outputs[0] not in products:
-            continue
-        operation, made = instruction.operation, instructions[makers[instruction.inputs[1]]]
-        assert isinstance(operation, Einsum)
-        assert isinstance(made, EdgeInstruction)
-        assert isinstance(made.operation, Einsum)
-        vector, matrix = operation.reads
-        places = {name: k for k, name in enumerate(operation.output)}
-        names = [axis.labels[0] for axis in matrix.axes]
-        order = sorted(range(len(names)), key=lambda k: places.get(names[k], -1))
-        weights = replace(made.operation, output=tuple(made.operation.output[k] for k in order))
-        instructions[makers[instruction.inputs[1]]] = replace(made, operation=weights)
-        slots[instruction.inputs[1]] = Slot(weights.shape, slots[instruction.inputs[1]].dtype)
-        read = replace(matrix, axes=tuple(matrix.axes[k] for k in order))
-        reading = replace(operation, reads=(vector, read))
-        instructions[place] = replace(instruction, operation=reading)
-    return replace(program, slots=slots, instructions=instructions)
+class _AsRead(Storage):
+    """Products of weights that lie as the products with slopes that read them."""
+
+    def __init__(self, program: Program, products: Collection[int]):
+        super().__init__(program, ())
+        self.products = products
+
+    def wanted(self, slot: int) -> tuple[int, ...] | None:
+        """The summed axes first, the others as the result has them; None for other arrays."""
+        for place, position in self.readers.get(slot, ()):
+            reading = self.instructions[place]
+            operation = getattr(reading, "operation", None)
+            if (
+                position == 1
+                and isinstance(operation, Einsum)
+                and reading.outputs[0] in self.products
+            ):
+                places = {name: k for k, name in enumerate(operation.output)}
+                names = [axis.labels[0] for axis in operation.reads[1].axes]
+                return tuple(sorted(range(len(names)), key=lambda k: places.get(names[k], -1)))
+        return None
+
+    def can_be(self, slot: int, order: tuple[int, ...]) -> bool:
+        """Any order: they are made once for all samples."""
+        del slot, order
+        return True
 
 
 @dataclass(frozen=True)
