@@ -7,7 +7,7 @@ import pytest
 from jax import lax
 
 from graphax_lapl import jacve, value_and_jacve
-from graphax_lapl.emit import held_rows, innermost, small_programs
+from graphax_lapl.emit import held_rows, innermost, number_forms
 from graphax_lapl.emit.numbers import computed, run_numbers, split
 from graphax_lapl.emit.small_programs import BATCH
 from graphax_lapl.emit.tape import Tape, TooLong
@@ -177,6 +177,8 @@ def test_a_tape_settles_what_is_known():
     assert record("eq", here, np.int64(3))
     assert not record("gt", here, np.int64(4))
     assert record("select_n", np.bool_(True), x[0], x[1]) is x[1]
+    assert record("neg", np.float64(2.0)) == -2.0
+    assert np.signbit(record("neg", zero))
     assert record("add", x[0], zero) is x[0]
     assert record("add", zero, x[0]) is x[0]
     assert record("sub", x[0], zero) is x[0]
@@ -442,7 +444,7 @@ def test_branches_for_rows_hold_less_than_branches_for_entries(fun, inputs, monk
     """What entries of a row share is evaluated once in the branch that writes the row."""
     points = draw(35, 4096, inputs)
     rows = numbers_held(fun, points)
-    monkeypatch.setattr(small_programs, "SHARED", np.inf)
+    monkeypatch.setattr(number_forms, "SHARED", np.inf)
     assert 0 < rows < numbers_held(fun, points)
 
 

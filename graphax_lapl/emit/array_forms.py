@@ -20,8 +20,8 @@ from .packing import FUSED
 
 __all__ = ["has_known_matrix", "has_long_products", "has_wide_arrays", "is_compared", "is_full"]
 
-#: Elements from which on kernels of arrays are vectorised well enough: in numbers these are more
-#: kernels, or operands of a concatenation, than XLA fuses.
+#: Products that a number is the sum of from which on kernels of arrays are vectorised well enough:
+#: in numbers these are more operands than XLA fuses. Dear functions are from `FUSED` elements on.
 WIDE = FUSED + 1
 #: Nanoseconds of an elementwise primitive that is worth a kernel for every number.
 DEAR = 0.8
@@ -62,7 +62,7 @@ def has_wide_arrays(jaxpr: Any, own: Sequence[bool]) -> bool:
         name = equation.primitive.name
         if name == "pow" and not moves[1]:
             continue  # with its exponents known each number is a few products, or one itself
-        if PRIMITIVES.get(name, 0.0) >= DEAR and _size(equation.outvars[0]) >= WIDE:
+        if PRIMITIVES.get(name, 0.0) >= DEAR and _size(equation.outvars[0]) >= FUSED:
             return True
     return False
 

@@ -26,8 +26,9 @@ COMPARISONS: dict[str, Callable[..., Any]] = {
     "not": np.bitwise_not,
 }
 SUMS = frozenset({"add", "add_any", "sub"})
-#: What is done with known positions.
+#: What is done with known positions, and with other known numbers.
 PLACES: dict[str, Callable[..., Any]] = {"add": np.add, "sub": np.subtract}
+EXACT: dict[str, Callable[..., Any]] = {"neg": np.negative}
 
 
 def settled(name: str, operands: Sequence[Any]) -> Any:
@@ -40,6 +41,8 @@ def settled(name: str, operands: Sequence[Any]) -> Any:
     if name in PLACES and all(known) and all(np.asarray(x).dtype.kind == "i" for x in operands):
         with np.errstate(over="ignore"):  # integers wrap
             return PLACES[name](*operands)
+    if name in EXACT and all(known):
+        return EXACT[name](*operands)
     if name in SUMS:
         first, second = operands
         if known[1] and second == 0:

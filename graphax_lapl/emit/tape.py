@@ -12,7 +12,7 @@ import numpy as np
 from ..program.fusion import CACHED, HOLDING, UNBOUNDED, Fusion, Step
 from ..program.regions import SINES
 from ..program.sines import SINES_SIZE
-from ..program.timings import KERNEL, expression_of
+from ..program.timings import KERNEL, UNVECTORISED, expression_of
 from .held_rows import JOINED_HELD, held_for_rows
 from .holding import BARRIERS_STAND, held, linear_barrier
 from .nested_calls import held_for_calls
@@ -31,6 +31,7 @@ from .recorded import (
 from .settled import SUMS, key_of, power, settled
 from .sines import Pair, sine_and_cosine_from
 from .stages import FEW_KERNELS, Stage, Staged, called, staged
+from .unvectorised import held_for_vectors
 
 __all__ = ["Tape", "TooLong"]
 
@@ -441,7 +442,8 @@ class Tape:
         holding: float = HOLDING,
     ) -> set[int]:
         moves = [number.moves for number in self.numbers]
-        # Where all is one kernel nothing is kept; where some is, most dear numbers are.
+        # Where all is one kernel nothing is kept; where some is, most dear numbers are, but those
+        # that are worth a kernel for being vectorised.
         written = kept_places(operations, results, rows, apart)
         together = samples >= BATCH and not written
         steps = []
@@ -449,6 +451,8 @@ class Tape:
             if moves[operation.place]:
                 expression = expression_of([operation.name])
                 alone = expression.kept and not together
+                if samples >= BATCH and operation.name in UNVECTORISED:
+                    alone = operation.place in written
                 inputs = tuple(number.place for number in computed_of(operation.operands))
                 steps.append(
                     Step(
@@ -469,7 +473,9 @@ class Tape:
         if rows:
             return held_for_rows(fusion, samples)
         if beside and samples >= BATCH:
-            return fusion.held_at(samples, JOINED_HELD, holding)
+            memory = fusion.held_at(samples, JOINED_HELD, holding)
+            known = memory.union(written, apart)
+            return memory | held_for_vectors(operations, joined, known, samples, holding)
         if samples >= BATCH:
             return fusion.held_at(samples)
         if samples == 1:
@@ -483,16 +489,10 @@ class Tape:
         if kept >= FEW_KERNELS or len(many) <= few:
             return many
         flat = fusion.held_at(samples, few, STAGED_HOLDING)
-        saved = _nanoseconds(fusion, flat) - _nanoseconds(fusion, many)
+        saved = fusion.nanoseconds(flat) - fusion.nanoseconds(many)
         price = STAGED_HOLDING * (len(many) - len(flat)) + STAGING
         return many if samples * saved > price else flat
 
 
 def _held_batch(value: Any) -> Any:
     return held(value, (2, UNBOUNDED))
-
-
-def _nanoseconds(fusion: Fusion, held: Collection[int]) -> float:
-    """What one sample takes if some numbers are held."""
-    often = fusion.evaluations(held)
-    return sum(often[slot] * step.nanoseconds for step in fusion.steps for slot in step.outputs)

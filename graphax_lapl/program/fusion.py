@@ -111,6 +111,11 @@ class Fusion:
         """
         return self._backward(set(held), None)
 
+    def nanoseconds(self, held: Collection[int]) -> float:
+        """What one sample takes if some slots are held."""
+        often = self.evaluations(held)
+        return sum(often[slot] * step.nanoseconds for step in self.steps for slot in step.outputs)
+
     def expressions(self, held: Collection[int]) -> list[float]:
         """Nanoseconds of evaluating a slot once, with all that is evaluated in the same loop."""
         return self._forward(set(held), None, range(len(self.sizes)))

@@ -1,0 +1,219 @@
+"""Which form suits a program on numbers: arrays or numbers, and what writes its results.
+
+Both are known before anything is compiled: the program's equations on arrays, and the operations on
+numbers that are recorded.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..program.fusion import CACHED
+from ..program.timings import expression_of
+from .array_forms import (
+    has_known_matrix,
+    has_long_products,
+    has_wide_arrays,
+    is_compared,
+    is_full,
+)
+from .joining import in_one_kernel, in_one_kernel_of_many, in_short_rows
+from .layers import is_layered
+from .numbers import BATCH, CALLS, Numbers, computed, is_known
+from .packing import FUSED, UNROLLED, is_selected
+from .tape import Tape
+from .unvectorised import unvectorised
+
+__all__ = ["FEW", "RecordedProgram"]
+
+#: Results up to which they are few.
+FEW = 256
+#: Where at most one of many results in so many is not zero, arrays are filled up with zeros.
+FULL = 4
+#: For a single input, most kernels of numbers for each one that the arrays have within ...
+KERNELS = 2
+#: ... and most operations that XLA writes into kernels, repeated for every reader: compiling as
+#: many takes a second.
+MAX_REPEATED = 6144
+#: Of all results: most dear numbers where entries select theirs.
+DEAR_SHARE = 0.5
+#: Operations that entries of a row share, for every entry, from which on branches write rows: what
+#: shares less is selected or concatenated sooner.
+SHARED = 2.0
+#: The same where all arrays are single rows inside of the cache.
+SHARED_IN_ONE = 160.0
+#: Entries up to which numbers that are only moved are concatenated.
+MOVED = FUSED * FUSED
+#: Columns of a matrix from which on entries of few samples select theirs: where all of its numbers
+#: are one kernel, that one is vectorised then.
+WIDE = FUSED + 1
+#: Columns of a matrix that JAX's kernels for arrays are vectorised along without a remainder. Where
+#: at most one entry in so many is not zero, so are ours, outside of the cache with a remainder too.
+VECTOR, FULL_VECTORS = 8, 2
+#: Entries made of products with those of a known matrix from which on arrays are, and entries of
+#: such a matrix, for each of the result, from which on they are, however few the results.
+MANY, KNOWN = 48, 4
+#: Nanoseconds for each entry of the results that branches may take longer than vectorised arrays.
+UNVECTORISED_SHARE = 0.5
+#: Samples up to which programs that are mostly products with common weights stay arrays.
+WIDE_PRODUCTS = 8192
+#: Bytes of an array from which on XLA's runtime hands kernels that wait for nothing to a second
+#: thread. An array of so many numbers is put together from more of them than it takes itself.
+THREADED = 512
+
+
+class RecordedProgram(NamedTuple):
+    """Operations on numbers, and what they result in."""
+
+    tape: Tape
+    results: Sequence[Numbers]
+
+    @property
+    def entries(self) -> int:
+        """How many numbers all results hold."""
+        return sum(numbers.size for numbers in self.results)
+
+    @property
+    def operations(self) -> int:
+        """How many operations XLA writes into all kernels, repeated for every reader."""
+        return self.tape.kernels(self.results)[1]
+
+    def suits_single_input(self, jaxpr: Any) -> bool:
+        """Whether a single input is evaluated sooner than by a program on arrays.
+
+        An elementwise function of an array is a kernel for what XLA keeps of it, and would be one
+        for every number.
+        """
+        if any(math.prod(v.aval.shape) * v.aval.dtype.itemsize > THREADED for v in jaxpr.outvars):
+            return False
+        return self.suits_few_samples(jaxpr, 1)
+
+    def suits_few_samples(self, jaxpr: Any, samples: int) -> bool:
+        """Whether a few samples wait for fewer kernels than those of a program on arrays."""
+        kernels, repeated = self.tape.kernels(self.results)
+        if repeated > MAX_REPEATED and samples > 1:
+            repeated = self.tape.written(self.results, samples)
+        return kernels <= KERNELS * _kernels(jaxpr) and repeated <= MAX_REPEATED
+
+    def suits_arrays(self, jaxpr: Any, own: Sequence[bool], samples: int, wide: bool) -> bool:
+        """Whether arrays evaluate so many samples sooner; `wide` is that of `in_numbers`."""
+        if self._is_mostly_zero(jaxpr, samples) or self._is_vectorised(jaxpr, samples):
+            return True
+        if computed(jaxpr) == 0 and not self._suits_moves(samples):
+            return True
+        if not is_full(self.results):
+            return False
+        if wide and samples <= WIDE_PRODUCTS:
+            return True
+        if has_known_matrix(jaxpr, own, max(MANY, KNOWN * self.entries)):
+            return True
+        if samples < BATCH:
+            return has_long_products(jaxpr, own) or self._is_scaled(jaxpr, own)
+        return has_wide_arrays(jaxpr, own) or self._is_scaled(jaxpr, own)
+
+    def _is_vectorised(self, jaxpr: Any, samples: int) -> bool:
+        """Whether arrays evaluate the dear functions of results that are mostly zeros sooner."""
+        if samples < BATCH or is_full(self.results) or not is_compared(jaxpr):
+            return False
+        needed, wanted, _ = self.tape.needed(self.results)
+        return unvectorised(needed, wanted, samples) > UNVECTORISED_SHARE * self.entries
+
+    def _suits_moves(self, samples: int) -> bool:
+        """Whether matrices of numbers that are only moved are written by one kernel."""
+        outside = self._is_outside(samples, sines=False)
+        return all(
+            numbers.ndim > 1
+            and not all(is_known(number) for number in numbers.ravel())
+            and (self.entries <= MOVED or is_layered(numbers, 0, outside))
+            for numbers in self.results
+        )
+
+    def _is_scaled(self, jaxpr: Any, own: Sequence[bool]) -> bool:
+        """Whether most of many entries are made of products with those of a known matrix."""
+        if self.entries < MANY or not has_known_matrix(jaxpr, own, self.entries // 2):
+            return False
+        return 2 * self.tape.scaled(self.results) > self.entries
+
+    def _is_mostly_zero(self, jaxpr: Any, samples: int) -> bool:
+        """Whether most results are zeros, which arrays are filled up with.
+
+        They are many, or rows of whole vectors that are compared with positions.
+        """
+        there = sum(int(np.count_nonzero(numbers != 0)) for numbers in self.results)
+        if self.entries > FEW:
+            return FULL * there < self.entries
+        columns = [numbers.shape[-1] if numbers.ndim > 1 else 1 for numbers in self.results]
+        outside = self._is_outside(samples, sines=False)
+        if not all(found >= VECTOR and (outside or found % VECTOR == 0) for found in columns):
+            return False
+        return FULL_VECTORS * there < self.entries and is_compared(jaxpr)
+
+    def has_shared_rows(self, samples: int) -> bool:
+        """Whether branches for every entry would evaluate much that a row needs once.
+
+        Where all arrays are single rows, of gradients, entries are branches inside of the cache:
+        more is held for them, and evaluated along the samples, unless they share very much. So they
+        are beside single numbers, kernels of their own that need much of the same.
+        """
+        if any(numbers.size == 1 for numbers in self.results):
+            return False
+        in_one = all(numbers.size == numbers.shape[-1] for numbers in self.results)
+        least = SHARED_IN_ONE if in_one and samples * self.entries <= CACHED else SHARED
+        return self.tape.shared_in_rows(self.results) > least * self.entries
+
+    def join(self, samples: int, rows: bool, sines: bool) -> Callable[[Numbers], Any]:
+        """How one kernel puts an array together for a batch.
+
+        What is selected from is repeated along the columns, and dear numbers that are repeated have
+        a kernel of their own.
+
+        Args:
+            samples: of the batch.
+            rows: whether branches write rows.
+            sines: whether that kernel evaluates sines: where entries select, once for a sample.
+        """
+        others = in_one_kernel
+        if self._may_select():
+            least = 0 if samples >= BATCH else WIDE
+            outside = self._is_outside(samples, sines)
+            others = functools.partial(
+                in_one_kernel_of_many,
+                samples=samples,
+                outside=outside,
+                columns=least,
+                operations=None if samples < BATCH or sines else self.operations,
+            )
+        return functools.partial(in_short_rows, others=others) if rows else others
+
+    def has_sines_inside(self, samples: int, stored: int) -> bool:
+        """Whether sines of many samples are evaluated in the kernel that reads them."""
+        outside = self._is_outside(samples, sines=True)
+        once = self._may_select() and all(
+            found.size <= UNROLLED and is_selected(found, outside) for found in self.results
+        )
+        return self.tape.has_sines_inside(
+            self.results, samples, once, self.has_shared_rows(samples), stored
+        )
+
+    def _may_select(self) -> bool:
+        return self.tape.kernels(self.results)[0] <= DEAR_SHARE * self.entries
+
+    def _is_outside(self, samples: int, sines: bool) -> bool:
+        """Whether selections are worth it for more entries, as they are outside of the cache."""
+        return samples * self.entries > CACHED or (sines and self.entries <= UNROLLED)
+
+
+def _kernels(jaxpr: Any) -> int:
+    """How many arrays are in memory before they are read."""
+    return sum(
+        _kernels(equation.params[CALLS[name]].jaxpr)
+        if name in CALLS
+        else expression_of([name]).kept
+        for equation in jaxpr.eqns
+        for name in (equation.primitive.name,)
+    )
