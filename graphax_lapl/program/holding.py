@@ -16,6 +16,7 @@ from .instructions import (
     PrimalInstruction,
     Program,
 )
+from .repeated_sums import repeated_sums
 from .sines import SINES_SIZE, sines
 from .summed import SINES_INSIDE, within_sums
 from .timings import MEMORY, OPERATION, PLACING, Expression, expression_of, local_expression
@@ -133,7 +134,8 @@ def worth_holding(program: Program, again: bool = False) -> dict[int, tuple[int,
     for fused in (small, large):
         fused.shared -= fused.inside | fused.stored | within
     largest = max((small.sizes[slot] for slot in pairs), default=0)
-    ranges: dict[int, tuple[int, int]] = {}
+    # Programs of second order take as long without: most of their sums are of products.
+    ranges = {} if again else repeated_sums(program)
     for samples, end in zip(SAMPLES, (*SAMPLES[1:], UNBOUNDED), strict=True):
         fused = large if samples * largest >= SINES_SIZE else small
         for slot in fused.held_at(samples):
