@@ -86,8 +86,9 @@ def _repetitions(program: Program) -> Counter[int]:
         if isinstance(operation, Einsum) and _is_product(operation):
             continue
         if isinstance(instruction, PrimalInstruction | EdgeInstruction):
+            made = max((_size(program, slot) for slot in instruction.outputs), default=0)
             for slot in instruction.inputs:
-                note(slot, max(_size(program, made) for made in instruction.outputs))
+                note(slot, made)
     for slot, elements in _in_results(program):
         note(slot, elements)
     return found
