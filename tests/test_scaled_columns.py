@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
+from jax import lax
 
 from graphax_lapl import jacve
 from graphax_lapl.emit.numbers import BATCH
@@ -89,8 +90,25 @@ def test_every_table(shape, seed, value):
     )
 
 
+@pytest.mark.parametrize("size", [3, SAMPLES])
+def test_known_matrices_beside_scaled_columns(size):
+    matrix = np.random.default_rng(0).normal(size=(4, 4))
+
+    def fun(c):
+        return matrix @ c, rates(c), lax.complex(rates(c), c)
+
+    x = jax.random.uniform(jax.random.key(0), (size, 4), jnp.float64, 0.3, 1.2)
+    found = jax.jit(jax.vmap(jacve(fun)))(x)
+    expected = jax.vmap(jax.jacfwd(fun))(x)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12), found, expected)
+
+
 def test_columns_of_different_numbers_are_none():
     tape = Tape()
+    known = np.full((4, 4), np.float64(2.0), object)
+    assert scaled_columns({}, known) is None
+    known[0, 0] = np.complex128(1.0j)
+    assert scaled_columns({}, known) is None
     numbers = tape.input((4, 4), np.dtype(np.float32), True)
     assert scaled_columns({}, numbers) is None
     numbers = np.tile(numbers[0], (5, 1))

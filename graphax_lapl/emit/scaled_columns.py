@@ -59,13 +59,15 @@ def scaled_columns(operations: Mapping[int, Operation], numbers: Numbers) -> Sca
     columns = numbers.shape[-1] if numbers.ndim > 1 else 1
     if columns not in COLUMNS or numbers.size // columns not in ROWS:
         return None
+    if any(is_known(number) and np.iscomplexobj(number) for number in numbers.ravel()):
+        return None
     entries = [_split(operations, number) for number in numbers.ravel()]
     bases: dict[int, Number] = {}
     for k, (base, _) in enumerate(entries):
         if base is not None and bases.setdefault(k % columns, base).place != base.place:
             return None
-    if sum(base is not None or factor != 0 for base, factor in entries) <= columns:
-        return None  # a layer is as much
+    if not bases or sum(bool(base or factor) for base, factor in entries) <= columns:
+        return None  # all is known, or a layer is as much
     (dtype, *others) = {base.dtype for base in bases.values()}
     if others or not jnp.issubdtype(dtype, jnp.floating):
         return None
@@ -78,10 +80,10 @@ def scaled_columns(operations: Mapping[int, Operation], numbers: Numbers) -> Sca
     return ScaledColumns(values, table.reshape(shape), known.reshape(shape), numbers.shape)
 
 
-def _split(operations: Mapping[int, Operation], number: Any) -> tuple[Number | None, Any]:
+def _split(operations: Mapping[int, Operation], number: Any) -> tuple[Number | None, float]:
     """A number, and what is known that it is multiplied with; none, and a known one."""
     if is_known(number):
-        return None, number
+        return None, float(number)
     factor = 1.0
     operation = operations.get(number.place)
     if operation is not None and operation.name == "neg":
@@ -91,5 +93,5 @@ def _split(operations: Mapping[int, Operation], number: Any) -> tuple[Number | N
         known = [x for x in operation.operands if is_known(x)]
         if len(known) == 1 and np.isfinite(known[0]) and known[0] != 0:
             (number,) = (x for x in operation.operands if not is_known(x))
-            factor *= known[0]
+            factor *= float(known[0])
     return number, factor
