@@ -20,7 +20,7 @@ from ..emit.few_samples import for_few_samples, for_many_samples
 from ..emit.gpu_batches import is_gpu, side_by_side
 from ..emit.holding import BARRIERS_STAND, HELD_SIZES, Holding
 from ..emit.innermost import samples_of
-from ..emit.run import dense_block, run_program
+from ..emit.run import dense_block, has_cotangent_rules, run_program
 from ..emit.small_programs import (
     has_arrays,
     has_plain_equations,
@@ -245,7 +245,7 @@ class Plan:
 
         # `jax.vmap` of a function with a derivative rule has no tangents for integers.
         inexact = all(jnp.issubdtype(program.slots[s].dtype, jnp.inexact) for s in program.values)
-        if sparse or not inexact:
+        if sparse or not inexact or has_cotangent_rules(program):
             return held
         if self.again and program.few_samples is not None:
             small = program.few_samples

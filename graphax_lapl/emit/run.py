@@ -51,7 +51,7 @@ from .stacked import is_stacked
 from .stored import block_storage, cast_to, stored_arrays
 from .summed_pulls import SummedPulls, summed_pulls
 
-__all__ = ["dense_block", "run_program"]
+__all__ = ["dense_block", "has_cotangent_rules", "run_program"]
 
 #: Calls whose rule exists for cotangents only.
 COTANGENT_RULES = frozenset({"custom_vjp_call", "custom_vjp_call_jaxpr"})
@@ -381,6 +381,20 @@ def _execute(
         return row_hessian(instruction, values)
     assert isinstance(instruction, ConstantInstruction)
     return [jnp.asarray(instruction.value)]
+
+
+def has_cotangent_rules(program: Program) -> bool:
+    """Whether a differentiated function of a program has a rule for cotangents, `jax.custom_vjp`.
+
+    Its derivative may take tangents in no rule of `jax.custom_jvp`, only as a part of what is
+    differentiated.
+    """
+    return any(
+        isinstance(instruction, PrimalInstruction)
+        and instruction.equation.name in COTANGENT_RULES
+        and any(instruction.equation.active)
+        for instruction in program.instructions
+    )
 
 
 def _evaluated(equation: Any, values: list[Any]) -> Sequence[Any]:

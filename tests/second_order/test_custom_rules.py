@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from jax import lax
 
+from graphax_lapl import jacve, laplacian_ve
 from tests.second_order.checks import check_second_order
 
 X = np.array([0.4, -0.3, 0.9])
@@ -166,3 +167,44 @@ def test_rule(rule: str, way: str) -> None:
     check_second_order(
         WAYS[way](RULES[rule]), X, orders=("forward", "reverse"), context=f"{rule}, {way}"
     )
+
+
+@jax.custom_vjp
+def cubed(x):
+    """A cube whose derivative is known for cotangents only."""
+    return x * x * x
+
+
+cubed.defvjp(lambda x: (cubed(x), x), lambda x, cotangent: (3.0 * x * x * cotangent,))
+
+
+def rows_in_turn(w, x):
+    """Layers of rows, one after the other."""
+    rows = jax.lax.map(lambda row: jnp.tanh(row @ w), cubed(x) + jnp.sin(x))
+    return jnp.sum(jnp.sin(jnp.roll(rows, 1, 0)))
+
+
+@pytest.mark.parametrize("outer", ["samples", "loss"])
+@pytest.mark.parametrize("kind", ["jacobian", "laplacian"])
+def test_training_steps_of_batches_through_rules_for_cotangents(kind, outer):
+    def ours(w, x):
+        if kind == "jacobian":
+            return jnp.sum(jacve(rows_in_turn, argnums=1)(w, x) ** 2)
+        return laplacian_ve(rows_in_turn, argnums=1)(w, x) ** 2
+
+    def reference(w, x):
+        gradient = jax.grad(rows_in_turn, 1)
+        if kind == "jacobian":
+            return jnp.sum(gradient(w, x) ** 2)
+        hessian = jax.jacrev(gradient, 1)(w, x)
+        return jnp.trace(hessian.reshape(x.size, x.size)) ** 2
+
+    def step(loss):
+        if outer == "samples":
+            return jax.vmap(jax.grad(loss), (None, 0))
+        return jax.grad(lambda w, x: jnp.sum(jax.vmap(loss, (None, 0))(w, x)))
+
+    x = jax.random.normal(jax.random.key(0), (3, 4, 3), jnp.float64)
+    w = jax.random.normal(jax.random.key(1), (3, 5), jnp.float64)
+    found = jax.jit(step(ours))(w, x)
+    np.testing.assert_allclose(found, jax.jit(step(reference))(w, x), rtol=1e-9, atol=1e-9)
