@@ -19,8 +19,9 @@ from jax import Array
 from jax.extend.core import jaxpr_as_fun
 
 from ..errors import NO_MODE_ERRORS, GraphaxLaplError, InvalidTypeError, no_rule_refused
-from ..graph.calls import CUSTOM_CALLS
+from ..graph.calls import COTANGENT_CALLS, CUSTOM_CALLS
 from ..graph.computational_graph import ComputationalGraph
+from ..graph.listing import nested_primitives
 from ..graph.tracing import Traced
 from ..graph.users_rules import is_users_rule
 from ..program.laplacian import Metric
@@ -41,21 +42,10 @@ __all__ = [
     "reverse_only",
 ]
 
-#: Calls whose rule exists for cotangents only.
-REVERSE_ONLY = frozenset({"custom_vjp_call", "custom_vjp_call_jaxpr"})
-
 
 def reverse_only(jaxpr: Any) -> bool:
     """Whether a jaxpr holds a function whose rule exists for cotangents only."""
-    for equation in jaxpr.eqns:
-        if equation.primitive.name in REVERSE_ONLY:
-            return True
-        for value in equation.params.values():
-            for body in value if isinstance(value, tuple | list) else (value,):
-                inner = getattr(body, "jaxpr", body)
-                if hasattr(inner, "eqns") and reverse_only(inner):
-                    return True
-    return False
+    return not COTANGENT_CALLS.isdisjoint(nested_primitives({"jaxpr": jaxpr}))
 
 
 def check_real_inputs(traced: Traced) -> None:
@@ -98,7 +88,7 @@ def raveling_order(traced: Traced) -> list[int]:
 def follows_rules_of_rules(prepared: Prepared) -> bool:
     """Whether second derivatives have to be taken of JAX's own first ones."""
     return prepared.listing.disagrees or any(
-        item.equation.name in REVERSE_ONLY or _holds_own_rule(item.equation.params)
+        item.equation.name in COTANGENT_CALLS or _holds_own_rule(item.equation.params)
         for item in prepared.second.opaque
     )
 

@@ -53,9 +53,6 @@ from .summed_pulls import SummedPulls, summed_pulls
 
 __all__ = ["dense_block", "has_cotangent_rules", "run_program"]
 
-#: Calls whose rule exists for cotangents only.
-COTANGENT_RULES = frozenset({"custom_vjp_call", "custom_vjp_call_jaxpr"})
-
 _NOTHING = Holding()
 
 
@@ -390,9 +387,7 @@ def has_cotangent_rules(program: Program) -> bool:
     differentiated.
     """
     return any(
-        isinstance(instruction, PrimalInstruction)
-        and instruction.equation.name in COTANGENT_RULES
-        and any(instruction.equation.active)
+        isinstance(instruction, PrimalInstruction) and instruction.equation.holds_cotangent_rule
         for instruction in program.instructions
     )
 
@@ -403,7 +398,7 @@ def _evaluated(equation: Any, values: list[Any]) -> Sequence[Any]:
     A differentiated function with a rule for cotangents gives the value that this rule computes, as
     it does under `jax.vjp`: further derivatives are then those of the rule's code.
     """
-    if equation.name not in COTANGENT_RULES or not any(equation.active):
+    if not equation.has_cotangent_rule:
         return equation.evaluate(*values)
     # Only what moves is perturbed: a rule may insist that the rest is not.
     chosen = [k for k, active in enumerate(equation.active) if active]

@@ -17,6 +17,7 @@ import numpy as np
 from jax.extend import source_info_util
 
 from ..edges.values import immutable, lazy, record
+from .calls import COTANGENT_CALLS
 
 __all__ = [
     "Atom",
@@ -122,6 +123,18 @@ class Equation:
             if found:
                 return found
         return ""
+
+    @property
+    def has_cotangent_rule(self) -> bool:
+        """Whether this is a differentiated function whose rule exists for cotangents only."""
+        return self.name in COTANGENT_CALLS and any(self.active)
+
+    @property
+    def holds_cotangent_rule(self) -> bool:
+        """Whether this is one, or a loop or branch that is differentiated and holds one."""
+        return self.has_cotangent_rule or (
+            any(self.active) and not COTANGENT_CALLS.isdisjoint(nested_primitives(self.params))
+        )
 
     def evaluate(self, *values: Any) -> list[Any]:
         """Bind the primitive on values (arrays or tracers); always returns a list."""

@@ -16,13 +16,11 @@ import numpy as np
 from jax import dtypes
 
 from ..errors import NonlinearRuleError
-from ..graph.inline import CUSTOM_CALLS, INLINED_CALLS
+from ..graph.calls import COTANGENT_CALLS, CUSTOM_CALLS, INLINED_CALLS
 from ..graph.listing import Equation, nested_primitives, scan_counts
 
 __all__ = ["is_linear", "refuse_nonlinear_rules"]
 
-#: Calls whose rule is a function of cotangents.
-RULED = frozenset({"custom_vjp_call", "custom_vjp_call_jaxpr"})
 #: Linear in each operand, not in several at once.
 BILINEAR = frozenset({"mul", "dot_general", "conv_general_dilated"})
 #: Not linear in any operand. Comparisons with an order are among them, tests for zero or NaN not:
@@ -52,7 +50,7 @@ def refuse_nonlinear_rules(equation: Equation, into: int, out: int, *types: Any)
         NonlinearRuleError: naming the equation and its line.
     """
     inside = {str(equation.primitive.name), *nested_primitives(equation.params)}
-    if inside.isdisjoint(RULED):
+    if inside.isdisjoint(COTANGENT_CALLS):
         return
     values = [jax.ShapeDtypeStruct(t.shape, t.dtype) for t in types]
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 
+from ..graph.calls import COTANGENT_CALLS
 from ..graph.inline import KNOWN_CALL, How, Rewritten
 from ..graph.listing import Equation, Variable, nested_primitives, scan_counts
 from ..graph.unrolling import in_pairs
@@ -203,8 +204,7 @@ def _traced(site: Site, i: int, k: int, derivative: Callable[..., Any]) -> Any |
         return None
 
 
-#: What may stand inside of an equation and have one mode only.
-NO_FORWARD = frozenset({"custom_vjp_call", "custom_vjp_call_jaxpr"})
+#: What may stand inside of an equation and have a forward mode only.
 NO_REVERSE = frozenset({"while"})
 
 
@@ -215,7 +215,7 @@ def modes(site: Site, i: int, k: int) -> tuple[bool, bool]:
     """
     inside = frozenset(nested_primitives(site.params))
     reverse = inside.isdisjoint(NO_REVERSE) or is_transposable(site, i, k)
-    forward = not reverse or inside.isdisjoint(NO_FORWARD) or _is_pushable(site, i, k)
+    forward = not reverse or inside.isdisjoint(COTANGENT_CALLS) or _is_pushable(site, i, k)
     return forward, reverse
 
 

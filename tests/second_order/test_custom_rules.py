@@ -184,20 +184,29 @@ def rows_in_turn(w, x):
     return jnp.sum(jnp.sin(jnp.roll(rows, 1, 0)))
 
 
+def rules_in_turn(w, x):
+    """The same, with the rule in the layers."""
+    first = jax.lax.map(lambda row: cubed(jnp.tanh(cubed(row) @ w)), jnp.sin(x))
+    return jnp.sum(jnp.sin(jnp.roll(first, 1, 0)) * jax.lax.map(lambda row: jnp.tanh(row @ w), x))
+
+
 @pytest.mark.parametrize("outer", ["samples", "loss"])
-@pytest.mark.parametrize("kind", ["jacobian", "laplacian"])
-def test_training_steps_of_batches_through_rules_for_cotangents(kind, outer):
+@pytest.mark.parametrize("fun", [rows_in_turn, rules_in_turn])
+@pytest.mark.parametrize("kind", ["inputs", "weights", "laplacian"])
+def test_training_steps_of_batches_through_rules_for_cotangents(kind, fun, outer):
+    moving = 0 if kind == "weights" else 1
+
     def ours(w, x):
-        if kind == "jacobian":
-            return jnp.sum(jacve(rows_in_turn, argnums=1)(w, x) ** 2)
-        return laplacian_ve(rows_in_turn, argnums=1)(w, x) ** 2
+        if kind == "laplacian":
+            return laplacian_ve(fun, argnums=1)(w, x) ** 2
+        return jnp.sum(jacve(fun, argnums=moving)(w, x) ** 2)
 
     def reference(w, x):
-        gradient = jax.grad(rows_in_turn, 1)
-        if kind == "jacobian":
-            return jnp.sum(gradient(w, x) ** 2)
-        hessian = jax.jacrev(gradient, 1)(w, x)
-        return jnp.trace(hessian.reshape(x.size, x.size)) ** 2
+        gradient = jax.grad(fun, moving)
+        if kind == "laplacian":
+            hessian = jax.jacrev(gradient, 1)(w, x)
+            return jnp.trace(hessian.reshape(x.size, x.size)) ** 2
+        return jnp.sum(gradient(w, x) ** 2)
 
     def step(loss):
         if outer == "samples":
