@@ -64,8 +64,8 @@ def test_queued_calls_are_waited_for_together(machine, queued, waits):
         clock=machine.clock,
         wait=waited.append,
     )
-    assert machine.calls.count("short") == 2 + 2 * 3 * 16
-    assert len(waited) == 2 + 2 * 3 * waits
+    assert machine.calls.count("short") == 2 + 16 + 2 * 3 * 16
+    assert len(waited) == 2 + waits + 2 * 3 * waits
 
 
 def test_short_calls_are_repeated_within_a_sample(machine):
@@ -73,7 +73,14 @@ def test_short_calls_are_repeated_within_a_sample(machine):
     result = timed(machine, durations, references=["long"], rounds=3, sample_seconds=1 / 64)
     assert result.inner == {"short": 16, "long": 1}
     assert result.median_seconds("short") == 1 / 1024
-    assert machine.calls.count("short") == 2 + 3 * 16
+    assert machine.calls.count("short") == 2 + 16 + 3 * 16
+
+
+def test_a_cold_call_does_not_tell_how_often_to_repeat(machine):
+    durations = {"f": [1.0, 1 / 64, 1 / 64, 1 / 1024]}
+    result = timed(machine, durations, references=["f"], rounds=3, sample_seconds=1 / 16)
+    assert result.inner == {"f": 64}
+    assert result.seconds["f"] == (1 / 1024,) * 3
 
 
 def test_drift_cancels_within_a_round(machine):
