@@ -269,3 +269,27 @@ def test_rows_apart(fun, inputs, samples, apart, monkeypatch):
     if samples == BATCH or inputs == 11:
         x = draw(22, samples, inputs)
         compare(run(x), jax.jit(jax.vmap(jax.jacfwd(fun)))(x))
+
+
+@pytest.mark.parametrize("count", [3, 8, 9, 12, 70])
+def test_stacked_arrays(count):
+    parts = list(jax.random.normal(jax.random.key(count), (count, 2, 3), jnp.float64))
+    expected = jnp.stack(parts)
+    np.testing.assert_array_equal(jax.jit(packing.stacked)(parts), expected)
+    many = [jnp.stack([part, 2.0 * part]) for part in parts[:-1]]
+    batch = jax.vmap(lambda many: packing.stacked([*many, parts[-1]]))(many)
+    np.testing.assert_array_equal(batch[1, :-1], 2.0 * expected[:-1])
+    np.testing.assert_array_equal(batch[1, -1], parts[-1])
+    slopes = jax.grad(lambda parts: jnp.sum(jnp.sin(packing.stacked(parts))))(parts)
+    np.testing.assert_allclose(jnp.stack(slopes), jnp.cos(expected), rtol=1e-14)
+
+
+def test_terms_that_are_stacked_are_one_kernel_for_a_single_input():
+    def products(x):
+        return jnp.cross(x[:5], x[5:])
+
+    x = jax.random.normal(jax.random.key(0), (10, 3), jnp.float32)
+    compiled = jax.jit(jacve(products)).lower(x).compile()
+    np.testing.assert_allclose(compiled(x), jax.jit(jax.jacfwd(products))(x), rtol=1e-6)
+    text = compiled.as_text()
+    assert " concatenate(" not in text[text.index("ENTRY") :]

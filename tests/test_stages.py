@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from graphax_lapl import jacve
-from graphax_lapl.emit import stages, tape
+from graphax_lapl.emit import evaluation, stages
 from graphax_lapl.emit.holding import BARRIERS_STAND
 from graphax_lapl.emit.stages import FEW_KERNELS, staged
 
@@ -96,7 +96,7 @@ def test_what_is_infinite_or_no_number_stays_so_sample_by_sample():
 def test_the_entry_has_few_kernels_and_calls(monkeypatch):
     args = draw(9, 64, 4), draw(10, 64)
     if not BARRIERS_STAND:  # held numbers are calls themselves: there are no stages
-        monkeypatch.setattr(tape, "called", None)
+        monkeypatch.setattr(evaluation, "called", None)
         compare(jax.jit(jax.vmap(jacve(step)))(*args), jax.jit(jax.vmap(jax.jacfwd(step)))(*args))
         return
     called, fused = calls(jax.vmap(jacve(step)), *args)
@@ -106,12 +106,12 @@ def test_the_entry_has_few_kernels_and_calls(monkeypatch):
 
 def test_arrays_of_few_bytes_need_no_stages(monkeypatch):
     args = draw(11, 3, 4), draw(12, 3)
-    monkeypatch.setattr(tape, "called", None)
+    monkeypatch.setattr(evaluation, "called", None)
     compare(jax.jit(jax.vmap(jacve(step)))(*args), jax.jit(jax.vmap(jax.jacfwd(step)))(*args))
 
 
 def test_many_samples_and_single_inputs_are_not_in_stages(monkeypatch):
-    monkeypatch.setattr(tape, "called", None)
+    monkeypatch.setattr(evaluation, "called", None)
     one = draw(13, 4), draw(14)
     compare(jax.jit(jacve(step))(*one), jax.jit(jax.jacfwd(step))(*one))
     many = draw(15, 300, 4), draw(16, 300)

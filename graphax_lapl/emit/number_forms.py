@@ -26,6 +26,7 @@ from .joining import in_one_kernel, in_one_kernel_of_many, in_short_rows
 from .layers import is_layered
 from .numbers import BATCH, CALLS, Numbers, computed, is_known
 from .packing import FUSED, UNROLLED, is_selected
+from .stages import FEW_KERNELS
 from .tape import Tape
 from .unvectorised import unvectorised
 
@@ -63,7 +64,7 @@ UNVECTORISED_SHARE = 0.5
 #: Samples up to which programs that are mostly products with common weights stay arrays.
 WIDE_PRODUCTS = 8192
 #: Bytes of an array from which on XLA's runtime hands kernels that wait for nothing to a second
-#: thread. An array of so many numbers is put together from more of them than it takes itself.
+#: thread, unless they are few.
 THREADED = 512
 
 
@@ -89,8 +90,11 @@ class RecordedProgram(NamedTuple):
         An elementwise function of an array is a kernel for what XLA keeps of it, and would be one
         for every number.
         """
-        if any(math.prod(v.aval.shape) * v.aval.dtype.itemsize > THREADED for v in jaxpr.outvars):
-            return False
+        sizes = [math.prod(v.aval.shape) * v.aval.dtype.itemsize for v in jaxpr.outvars]
+        if max(sizes) > THREADED:
+            kernels = self.tape.kernels_apart(self.results) + len(self.results)
+            if kernels > FEW_KERNELS or self._is_mostly_zero(jaxpr, 1):
+                return False
         return self.suits_few_samples(jaxpr, 1)
 
     def suits_few_samples(self, jaxpr: Any, samples: int) -> bool:

@@ -36,13 +36,17 @@ __all__ = [
     "has_short_rows",
     "in_rows",
     "in_rows_apart",
+    "innermost",
     "is_padded",
     "is_selected",
     "packed",
+    "stacked",
 ]
 
 #: Most operands of a concatenation that is fused.
 FUSED = 8
+#: Most entries of more than so many arrays that a kernel puts together.
+MAX_FUSED = 1024
 #: Most entries of a matrix over which LLVM unrolls the loops.
 UNROLLED = 16
 #: Outside of the cache: entries of a matrix up to which rows select among no more than so many
@@ -85,6 +89,34 @@ def packed(numbers: Mapping[int, Array], total: int) -> Array:
     return result
 
 
+def stacked(parts: Sequence[Array]) -> Array:
+    """Arrays of one shape along a new first axis; a single input's are fused, however many."""
+    if len(parts) <= FUSED or sum(part.size for part in parts) > MAX_FUSED:
+        return _stacked(parts)
+
+    @custom_vmap
+    def rows(parts: Sequence[Array]) -> Array:
+        # In groups of as many as are fused, an axis for each: what has one axis is one to XLA.
+        count, groups = len(parts), -(-len(parts) // FUSED)
+        parts = [*parts, *[parts[0]] * (groups * FUSED - count)]
+        whole = stacked([_stacked(parts[k * FUSED : (k + 1) * FUSED]) for k in range(groups)])
+        return lax.slice_in_dim(lax.reshape(whole, (groups * FUSED, *parts[0].shape)), 0, count)
+
+    @rows.def_vmap
+    def _(size: Any, batched: list[Any], parts: Sequence[Array]) -> tuple[Array, bool]:
+        axes = [0 if own else None for own in batched[0]]
+        return jax.vmap(_stacked, (axes,))(parts), True
+
+    differentiable = jax.custom_jvp(rows)
+    differentiable.defjvp(lambda point, tangent: jax.jvp(_stacked, point, tangent))
+    result: Array = differentiable(list(parts))
+    return result
+
+
+def _stacked(parts: Sequence[Array]) -> Array:
+    return lax.concatenate([lax.expand_dims(part, (0,)) for part in parts], 0)
+
+
 @lru_cache(maxsize=256)
 def _stretches(places: tuple[int, ...], total: int) -> tuple[tuple[int, int], ...]:
     """What a row is made of: an index of a number with length one, or -1 and a length of zeros."""
@@ -116,21 +148,21 @@ def by_digits(places: tuple[int, ...], total: int, values: Sequence[Array]) -> A
     digits = _digits(total)
     count = math.prod(digits)
     lead = values[0].shape
-    shape = [*lead, *(1 for _ in digits)]
+    shape = [*lead, 1]
     level: list[Array | None] = [None] * count
     for place, value in zip(places, values, strict=True):
         level[place] = lax.reshape(value, shape)
-    for axis in range(len(shape) - 1, len(lead) - 1, -1):
-        digit = digits[axis - len(lead)]
-        groups = [level[k : k + digit] for k in range(0, len(level), digit)]
+    for digit in reversed(digits):
         zeros = jnp.zeros(shape, values[0].dtype)
-        level = [
+        groups = [level[k : k + digit] for k in range(0, len(level), digit)]
+        wholes = [
             None
             if all(part is None for part in group)
-            else lax.concatenate([zeros if part is None else part for part in group], axis)
+            else lax.concatenate([zeros if part is None else part for part in group], len(lead))
             for group in groups
         ]
-        shape[axis] = digit
+        shape[len(lead) : len(lead) + 1] = [1, digit]
+        level = [None if whole is None else lax.reshape(whole, shape) for whole in wholes]
     (whole,) = level
     assert whole is not None
     row = lax.reshape(whole, (*lead, count))
@@ -279,6 +311,11 @@ def _equal(row: Iterable[Any]) -> list[list[int]]:
         key = np.asarray(number).tobytes() if is_known(number) else id(number)
         found.setdefault(key, []).append(place)
     return sorted(found.values(), key=len, reverse=True)
+
+
+def innermost(total: int) -> int:
+    """How many of so many numbers are concatenated first."""
+    return total if total <= FUSED else _digits(total)[-1]
 
 
 @lru_cache(maxsize=256)

@@ -15,6 +15,7 @@ from ..edges.terms import Structure, Term
 from ..program.instructions import Block, Program
 from .arrays import broadcast_labels, scaled
 from .assembly import term_values
+from .packing import stacked
 
 __all__ = [
     "block_storage",
@@ -51,7 +52,7 @@ def _stored(
         parts = [_stored(part, block, slots, inputs) for part in array.parts]
         if array.joined:
             return lax.concatenate([part.reshape(-1) for part in parts], 0)
-        return lax.concatenate([lax.expand_dims(part, (0,)) for part in parts], 0)
+        return stacked(parts)
     if array.numbers:
         return cast_to(jnp.asarray(np.asarray(array.numbers)), block.dtype)
     if array.slot is not None:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..program.fusion import CACHED, HOLDING, UNBOUNDED, Fusion, Step
-from ..program.regions import SINES
 from ..program.sines import SINES_SIZE
 from ..program.timings import KERNEL, UNVECTORISED, expression_of
+from .evaluation import Evaluation
 from .held_rows import JOINED_HELD, held_for_rows
-from .holding import BARRIERS_STAND, held, linear_barrier
+from .holding import BARRIERS_STAND
+from .kernels import written_apart
 from .nested_calls import held_for_calls
-from .numbers import BATCH, Numbers, filled, split
+from .numbers import BATCH, Numbers
 from .recorded import (
     Number,
     Operation,
@@ -25,12 +26,11 @@ from .recorded import (
     evaluations_of,
     kept_and_repeated,
     kept_places,
-    read,
     stored_places,
 )
 from .settled import SUMS, key_of, power, settled
 from .sines import Pair, sine_and_cosine_from
-from .stages import FEW_KERNELS, Stage, Staged, called, staged
+from .stages import FEW_KERNELS, Staged, staged
 from .unvectorised import held_for_vectors
 
 __all__ = ["Tape", "TooLong"]
@@ -54,6 +54,12 @@ SMALL = 512
 #: that are held, and most numbers in results: each is a kernel.
 STAGED_HOLDING = KERNEL / 3
 STAGED_HELD = 64
+#: The same of holding a result that would be a branch of the last kernel.
+RESULT_HOLDING = 5 * KERNEL
+#: How many more operations may be written then.
+MUCH_WRITTEN = 2
+#: Operations that are written for all entries of few samples, up to which numbers keep an axis.
+MOST_WRITTEN = 3072
 #: Nanoseconds that stages must save where few kernels would do.
 STAGING = 4 * KERNEL
 #: Nanoseconds of holding a number where more than a few kernels would be handed to other threads.
@@ -246,6 +252,10 @@ class Tape:
         needed, wanted, _ = self.needed(results)
         return kept_and_repeated(needed, wanted)
 
+    def kernels_apart(self, results: Sequence[Numbers]) -> int:
+        """How many kernels XLA makes for a single input beside those of the results."""
+        return len(written_apart(self.needed(results)[0], results))
+
     def shared_in_rows(self, results: Sequence[Numbers]) -> int:
         """How many operations fewer branches for rows would evaluate than branches for entries."""
         needed, wanted, _ = self.needed(results)
@@ -310,70 +320,20 @@ class Tape:
             if sines
             else self._memory(needed, wanted, joined, results, samples, apart, rows, holding)
         )
-        sine_and_cosine = sines or sine_and_cosine_from(min(samples, SINES_SIZE))
-        operations = {operation.place: operation for operation in needed}
-
-        in_memory = _held_batch if samples > 1 else linear_barrier
-
-        def compute(places: Iterable[int], values: dict[int, Any]) -> None:
-            pairs: dict[Any, Pair] = {}
-            for place in places:
-                operation = operations[place]
-                operands = [read(operand, values) for operand in operation.operands]
-                if place in apart:
-                    argument = operation.operands[0].place
-                    if argument not in pairs:
-                        pairs[argument] = sine_and_cosine(operands[0])
-                    values[place] = pairs[argument][SINES.index(operation.name)]
-                    continue
-                value = operation.call(*operands)
-                values[place] = in_memory(value) if place in memory else value
-
-        def run(inputs: Sequence[Any]) -> list[Numbers]:
-            arrays = dict(enumerate(inputs))
-            values: dict[int, Any] = {}
-            for stage in stages.stages if stages else ():
-                values.update(self._called(stage, arrays, values, compute))
-            values.update(self._split(arrays))
-            compute(stages.last.computes if stages else operations, values)
-            return [
-                filled(numbers.shape, (read(number, values) for number in numbers.ravel()))
-                for numbers in results
-            ]
-
-        return run
-
-    def _split(self, arrays: Mapping[int, Any]) -> dict[int, Any]:
-        """The numbers of some of the inputs, by their places."""
-        return {
-            place: number
-            for k, array in arrays.items()
-            for place, number in zip(self._given[k], split(array).ravel(), strict=True)
-        }
-
-    def _called(
-        self,
-        stage: Stage,
-        arrays: Mapping[int, Any],
-        values: Mapping[int, Any],
-        compute: Callable[[Iterable[int], dict[int, Any]], None],
-    ) -> dict[int, Any]:
-        """What a stage writes, from inputs as arrays and from numbers."""
-        own = [k for k in arrays if any(place in self._given[k] for place in stage.reads)]
-        passed_on = [place for place in stage.reads if place >= self.inputs]
-
-        def body(*passed: Any) -> list[Any]:
-            given = dict(zip(own, passed, strict=False))
-            inside = dict(zip(passed_on, passed[len(own) :], strict=True))
-            for part in stage.parts:
-                inside.update(self._called(part, given, inside, compute))
-            if not stage.parts:
-                inside.update(self._split(given))
-                compute(stage.computes, inside)
-            return [inside[place] for place in stage.writes]
-
-        found = called(body, [*(arrays[k] for k in own), *(values[place] for place in passed_on)])
-        return dict(zip(stage.writes, found, strict=True))
+        # Where much is shared XLA had better leave it out of kernels.
+        repeated = kept_and_repeated(needed, wanted)[1] if samples < BATCH else UNBOUNDED
+        keeps_axes = repeated <= MOST_WRITTEN or (samples < BATCH and stages is not None)
+        evaluation = Evaluation(
+            self._given,
+            {operation.place: operation for operation in needed},
+            memory,
+            apart,
+            sines or sine_and_cosine_from(min(samples, SINES_SIZE)),
+            stages,
+            samples,
+            keeps_axes,
+        )
+        return functools.partial(evaluation.run, results)
 
     def written(self, results: Sequence[Numbers], samples: int) -> int:
         """How many operations XLA writes into kernels for few samples, with repeated ones."""
@@ -400,15 +360,36 @@ class Tape:
         if not self._is_staged(results, samples):
             return memory, None
         alone = {place for place in wanted if place not in joined}
-        stored = stored_places(needed, wanted, memory.union(alone))
-        stored = [place for place in stored if self.numbers[place].moves]
-        if len(stored) + arrays <= FEW_KERNELS or self._is_little(results, samples):
+        dear = stored_places(needed, wanted, memory.union(alone))
+        stored = {place for place in dear if self.numbers[place].moves}
+        few = self._with_all_apart(needed, results, memory.union(stored))
+        if len(few) + arrays <= FEW_KERNELS or self._is_little(results, samples):
             return memory.union(stored).difference(alone - memory), None
-        # What many numbers are put together from XLA writes in kernels of its own choice.
-        stored = stored_places(needed, wanted, memory.union(wanted))
-        stored = [place for place in stored if self.numbers[place].moves]
+        # Results are branches of a kernel, or kernels of their own where that saves much.
+        many = self._with_all_apart(needed, results, memory.union(wanted))
+        fusion = self._fusion(needed, wanted, joined, results, samples, apart, rows)
+        saved = samples * (fusion.nanoseconds(few) - fusion.nanoseconds(many))
         operands = {o.place: [n.place for n in computed_of(o.operands)] for o in needed}
-        return frozenset(stored), staged(operands, stored, wanted, FEW_KERNELS - 1 - arrays)
+        branches, kernels = (
+            staged(operands, sorted(found), wanted, FEW_KERNELS - 1 - arrays)
+            for found in (few, many)
+        )
+        saves = saved > RESULT_HOLDING * (len(many) - len(few))
+        if saves or branches.written > MUCH_WRITTEN * kernels.written:
+            return many, kernels
+        return few, branches
+
+    def _with_all_apart(
+        self, operations: Sequence[Operation], results: Sequence[Numbers], memory: Collection[int]
+    ) -> set[int]:
+        """What is held, and all that XLA gives kernels of its own because of it."""
+        held = {place for place in memory if self.numbers[place].moves}
+        while True:
+            found = written_apart(operations, results, held)
+            more = {place for place in found if place >= self.inputs and self.numbers[place].moves}
+            if more <= held:
+                return held
+            held |= more
 
     def _is_staged(self, results: Sequence[Numbers], samples: int) -> bool:
         """Whether all kernels of few samples may run on one thread."""
@@ -430,7 +411,7 @@ class Tape:
             if numbers
         )
 
-    def _worth_holding(
+    def _fusion(
         self,
         operations: Sequence[Operation],
         wanted: Sequence[int],
@@ -438,9 +419,9 @@ class Tape:
         results: Sequence[Numbers],
         samples: int,
         apart: Collection[int],
-        rows: bool = False,
-        holding: float = HOLDING,
-    ) -> set[int]:
+        rows: bool,
+    ) -> Fusion:
+        """How often the kernels of a program evaluate its numbers."""
         moves = [number.moves for number in self.numbers]
         # Where all is one kernel nothing is kept; where some is, most dear numbers are, but those
         # that are worth a kernel for being vectorised.
@@ -468,11 +449,25 @@ class Tape:
         branches = branches_of(results, rows)
         beside = bool(joined) and (BARRIERS_STAND or all(place in joined for place in wanted))
         side_by_side = joined if beside or samples < BATCH else ()
-        fusion = Fusion(steps, [1] * len(moves), wanted, moves, side_by_side, branches)
+        return Fusion(steps, [1] * len(moves), wanted, moves, side_by_side, branches)
+
+    def _worth_holding(
+        self,
+        operations: Sequence[Operation],
+        wanted: Sequence[int],
+        joined: Collection[int],
+        results: Sequence[Numbers],
+        samples: int,
+        apart: Collection[int],
+        rows: bool = False,
+        holding: float = HOLDING,
+    ) -> set[int]:
+        fusion = self._fusion(operations, wanted, joined, results, samples, apart, rows)
         fusion.shared.difference_update(apart)
         if rows:
             return held_for_rows(fusion, samples)
-        if beside and samples >= BATCH:
+        if fusion.side_by_side and samples >= BATCH:
+            written = kept_places(operations, results, rows, apart)
             memory = fusion.held_at(samples, JOINED_HELD, holding)
             known = memory.union(written, apart)
             return memory | held_for_vectors(operations, joined, known, samples, holding)
@@ -480,8 +475,8 @@ class Tape:
             return fusion.held_at(samples)
         if samples == 1:
             return set()
-        readers = Counter(place for step in steps for place in step.inputs)
-        kept = sum(step.kept and readers[step.outputs[0]] > 1 for step in steps)
+        readers = Counter(place for step in fusion.steps for place in step.inputs)
+        kept = sum(step.kept and readers[step.outputs[0]] > 1 for step in fusion.steps)
         few = max(0, FEW_KERNELS - 1 - kept)
         if not self._is_staged(results, samples):
             return fusion.held_at(samples, few, FEW_HOLDING)
@@ -492,7 +487,3 @@ class Tape:
         saved = fusion.nanoseconds(flat) - fusion.nanoseconds(many)
         price = STAGED_HOLDING * (len(many) - len(flat)) + STAGING
         return many if samples * saved > price else flat
-
-
-def _held_batch(value: Any) -> Any:
-    return held(value, (2, UNBOUNDED))

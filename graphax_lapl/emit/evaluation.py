@@ -1,0 +1,121 @@
+"""Recorded operations on numbers, carried out on the arrays that these are cut from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from jax import lax
+
+from ..program.fusion import UNBOUNDED
+from ..program.regions import SINES
+from .holding import held, linear_barrier
+from .numbers import Numbers, filled, split
+from .recorded import Operation, read
+from .sines import Pair
+from .stages import Stage, Staged, called
+
+__all__ = ["Evaluation"]
+
+
+class Evaluation(NamedTuple):
+    """How operations are carried out.
+
+    XLA counts how often a kernel evaluates each of its operations by the places where an axis comes
+    or goes or the dtype changes, and gives what it counts too often a kernel of its own: slices of
+    inputs too. Numbers of few samples, whose kernels count, may therefore keep an axis for
+    themselves, from where they are cut out of the inputs to where they are put together.
+
+    Attributes:
+        given: for each input the places of its numbers.
+        operations: by their places, in order.
+        memory: places of what is written to memory.
+        apart: places of the sines and cosines that are evaluated together.
+        sine_and_cosine: evaluates them.
+        stages: in which all is evaluated, if in any.
+        samples: evaluated at once.
+        keeps_axes: whether numbers keep an axis.
+    """
+
+    given: Sequence[range]
+    operations: Mapping[int, Operation]
+    memory: Collection[int]
+    apart: Collection[int]
+    sine_and_cosine: Callable[[Any], Pair]
+    stages: Staged | None
+    samples: int
+    keeps_axes: bool
+
+    def run(self, results: Sequence[Numbers], inputs: Sequence[Any]) -> list[Numbers]:
+        """The results, as arrays without axes of one sample."""
+        arrays = dict(enumerate(inputs))
+        values: dict[int, Any] = {}
+        for stage in self.stages.stages if self.stages else ():
+            values.update(self._called(stage, arrays, values))
+        values.update(self._split(arrays))
+        self._compute(self.stages.last.computes if self.stages else self.operations, values)
+        if self.keeps_axes:
+            values = {place: lax.reshape(value, ()) for place, value in values.items()}
+        return [
+            filled(numbers.shape, (read(number, values) for number in numbers.ravel()))
+            for numbers in results
+        ]
+
+    def _compute(self, places: Iterable[int], values: dict[int, Any]) -> None:
+        """Evaluates operations, and adds what they result in to the values."""
+        in_memory = _held_batch if self.samples > 1 else linear_barrier
+        pairs: dict[Any, Pair] = {}
+        for place in places:
+            operation = self.operations[place]
+            operands = [read(operand, values) for operand in operation.operands]
+            if self.keeps_axes:
+                operands = [_with_axis(x) for x in operands]
+            if place in self.apart:
+                argument = operation.operands[0].place
+                if argument not in pairs:
+                    pairs[argument] = self.sine_and_cosine(operands[0])
+                values[place] = pairs[argument][SINES.index(operation.name)]
+                continue
+            value = operation.call(*operands)
+            values[place] = in_memory(value) if place in self.memory else value
+
+    def _split(self, arrays: Mapping[int, Any]) -> dict[int, Any]:
+        """The numbers of some of the inputs, by their places."""
+        shape = (1,) if self.keeps_axes else ()
+        return {
+            place: lax.reshape(number, shape)
+            for k, array in arrays.items()
+            for place, number in zip(self.given[k], split(array).ravel(), strict=True)
+        }
+
+    def _called(
+        self, stage: Stage, arrays: Mapping[int, Any], values: Mapping[int, Any]
+    ) -> dict[int, Any]:
+        """What a stage writes, from inputs as arrays and from numbers."""
+        inputs = sum(map(len, self.given))
+        own = [k for k in arrays if any(place in self.given[k] for place in stage.reads)]
+        passed_on = [place for place in stage.reads if place >= inputs]
+
+        def body(*passed: Any) -> list[Any]:
+            given = dict(zip(own, passed, strict=False))
+            inside = dict(zip(passed_on, passed[len(own) :], strict=True))
+            for part in stage.parts:
+                inside.update(self._called(part, given, inside))
+            if not stage.parts:
+                inside.update(self._split(given))
+                self._compute(stage.computes, inside)
+            return [inside[place] for place in stage.writes]
+
+        found = called(body, [*(arrays[k] for k in own), *(values[place] for place in passed_on)])
+        return dict(zip(stage.writes, found, strict=True))
+
+
+def _with_axis(operand: Any) -> Any:
+    """What is known with the axis of the others; bare Python numbers fit anything."""
+    known = isinstance(operand, np.ndarray | np.generic)
+    return lax.broadcast(np.asarray(operand), (1,)) if known else operand
+
+
+def _held_batch(value: Any) -> Any:
+    return held(value, (2, UNBOUNDED))
