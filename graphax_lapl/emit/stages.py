@@ -48,6 +48,15 @@ class Staged(NamedTuple):
         """How many operations all stages have together."""
         return _written(self.stages) + len(self.last.computes)
 
+    def branched(self, operands: Mapping[int, Sequence[int]], results: Sequence[int]) -> int:
+        """How many operations the last part evaluates, each result for itself."""
+        inside: dict[int, int] = {}  # for each number a set of operations, as bits
+        for k, place in enumerate(self.last.computes):
+            inside[place] = 1 << k
+            for operand in operands[place]:
+                inside[place] |= inside.get(operand, 0)
+        return sum(inside.get(place, 0).bit_count() for place in results)
+
 
 def staged(
     operands: Mapping[int, Sequence[int]],

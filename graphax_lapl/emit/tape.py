@@ -54,10 +54,8 @@ SMALL = 512
 #: that are held, and most numbers in results: each is a kernel.
 STAGED_HOLDING = KERNEL / 3
 STAGED_HELD = 64
-#: The same of holding a result that would be a branch of the last kernel.
-RESULT_HOLDING = 5 * KERNEL
-#: How many more operations may be written then.
-MUCH_WRITTEN = 2
+#: Operations of a branch of the last kernel, for all samples together, up to which a result is one.
+BRANCHED = 1700
 #: Operations that are written for all entries of few samples, up to which numbers keep an axis.
 MOST_WRITTEN = 3072
 #: Nanoseconds that stages must save where few kernels would do.
@@ -365,19 +363,13 @@ class Tape:
         few = self._with_all_apart(needed, results, memory.union(stored))
         if len(few) + arrays <= FEW_KERNELS or self._is_little(results, samples):
             return memory.union(stored).difference(alone - memory), None
-        # Results are branches of a kernel, or kernels of their own where that saves much.
-        many = self._with_all_apart(needed, results, memory.union(wanted))
-        fusion = self._fusion(needed, wanted, joined, results, samples, apart, rows)
-        saved = samples * (fusion.nanoseconds(few) - fusion.nanoseconds(many))
+        # Results are branches of the last kernel, or kernels of their own.
         operands = {o.place: [n.place for n in computed_of(o.operands)] for o in needed}
-        branches, kernels = (
-            staged(operands, sorted(found), wanted, FEW_KERNELS - 1 - arrays)
-            for found in (few, many)
-        )
-        saves = saved > RESULT_HOLDING * (len(many) - len(few))
-        if saves or branches.written > MUCH_WRITTEN * kernels.written:
-            return many, kernels
-        return few, branches
+        stages = staged(operands, sorted(few), wanted, FEW_KERNELS - 1 - arrays)
+        if samples * stages.branched(operands, wanted) > BRANCHED * len(wanted):
+            few = self._with_all_apart(needed, results, memory.union(wanted))
+            stages = staged(operands, sorted(few), wanted, FEW_KERNELS - 1 - arrays)
+        return frozenset(few), stages
 
     def _with_all_apart(
         self, operations: Sequence[Operation], results: Sequence[Numbers], memory: Collection[int]
