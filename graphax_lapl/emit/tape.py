@@ -360,9 +360,12 @@ class Tape:
         alone = {place for place in wanted if place not in joined}
         dear = stored_places(needed, wanted, memory.union(alone))
         stored = {place for place in dear if self.numbers[place].moves}
+        flat = memory.union(stored).difference(alone - memory), None
+        if self._is_little(results, samples):
+            return flat
         few = self._with_all_apart(needed, results, memory.union(stored))
-        if len(few) + arrays <= FEW_KERNELS or self._is_little(results, samples):
-            return memory.union(stored).difference(alone - memory), None
+        if len(few) + arrays <= FEW_KERNELS:
+            return flat
         # Results are branches of the last kernel, or kernels of their own.
         operands = {o.place: [n.place for n in computed_of(o.operands)] for o in needed}
         stages = staged(operands, sorted(few), wanted, FEW_KERNELS - 1 - arrays)
@@ -403,7 +406,7 @@ class Tape:
             if numbers
         )
 
-    def _fusion(
+    def _worth_holding(
         self,
         operations: Sequence[Operation],
         wanted: Sequence[int],
@@ -411,9 +414,9 @@ class Tape:
         results: Sequence[Numbers],
         samples: int,
         apart: Collection[int],
-        rows: bool,
-    ) -> Fusion:
-        """How often the kernels of a program evaluate its numbers."""
+        rows: bool = False,
+        holding: float = HOLDING,
+    ) -> set[int]:
         moves = [number.moves for number in self.numbers]
         # Where all is one kernel nothing is kept; where some is, most dear numbers are, but those
         # that are worth a kernel for being vectorised.
@@ -441,25 +444,11 @@ class Tape:
         branches = branches_of(results, rows)
         beside = bool(joined) and (BARRIERS_STAND or all(place in joined for place in wanted))
         side_by_side = joined if beside or samples < BATCH else ()
-        return Fusion(steps, [1] * len(moves), wanted, moves, side_by_side, branches)
-
-    def _worth_holding(
-        self,
-        operations: Sequence[Operation],
-        wanted: Sequence[int],
-        joined: Collection[int],
-        results: Sequence[Numbers],
-        samples: int,
-        apart: Collection[int],
-        rows: bool = False,
-        holding: float = HOLDING,
-    ) -> set[int]:
-        fusion = self._fusion(operations, wanted, joined, results, samples, apart, rows)
+        fusion = Fusion(steps, [1] * len(moves), wanted, moves, side_by_side, branches)
         fusion.shared.difference_update(apart)
         if rows:
             return held_for_rows(fusion, samples)
-        if fusion.side_by_side and samples >= BATCH:
-            written = kept_places(operations, results, rows, apart)
+        if beside and samples >= BATCH:
             memory = fusion.held_at(samples, JOINED_HELD, holding)
             known = memory.union(written, apart)
             return memory | held_for_vectors(operations, joined, known, samples, holding)
@@ -467,8 +456,8 @@ class Tape:
             return fusion.held_at(samples)
         if samples == 1:
             return set()
-        readers = Counter(place for step in fusion.steps for place in step.inputs)
-        kept = sum(step.kept and readers[step.outputs[0]] > 1 for step in fusion.steps)
+        readers = Counter(place for step in steps for place in step.inputs)
+        kept = sum(step.kept and readers[step.outputs[0]] > 1 for step in steps)
         few = max(0, FEW_KERNELS - 1 - kept)
         if not self._is_staged(results, samples):
             return fusion.held_at(samples, few, FEW_HOLDING)
