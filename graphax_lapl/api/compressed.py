@@ -15,6 +15,7 @@ from ..edges.layout import coordinate_layout, structural_nonzeros
 from ..edges.terms import LOOP_PULL, Structure
 from ..emit.compressed import CompressedBlock, CompressedProgram, positions_structure
 from ..errors import InvalidArgumentError, InvalidOrderError, InvalidTypeError
+from ..graph.calls import COTANGENT_CALLS
 from ..graph.computational_graph import ComputationalGraph
 from ..graph.tracing import Traced
 from ..program.counts import OpCounts
@@ -332,7 +333,7 @@ def _modes(traced: Traced) -> set[str]:
     modes = set(PLAIN)
     if forward_only:
         modes.discard("reverse")
-    elif "custom_vjp_call" in names:
+    elif not COTANGENT_CALLS.isdisjoint(names):
         modes.discard("forward")
     return modes
 

@@ -12,7 +12,7 @@ from ..program.fusion import UNBOUNDED
 from ..program.regions import SINES
 from .holding import held, linear_barrier
 from .numbers import Numbers, filled, split
-from .recorded import Operation, read
+from .recorded import Operation, computed_of, read
 from .sines import Pair
 from .stages import Stage, Staged, called
 
@@ -23,9 +23,9 @@ class Evaluation(NamedTuple):
     """How operations are carried out.
 
     XLA counts how often a kernel evaluates each of its operations by the places where an axis comes
-    or goes or the dtype changes, and gives what it counts too often a kernel of its own: slices of
-    inputs too. Numbers of few samples, whose kernels count, may therefore keep an axis for
-    themselves, from where they are cut out of the inputs to where they are put together.
+    or goes, and gives what it counts too often a kernel of its own: slices of inputs too. Numbers
+    of few samples, whose kernels count, may therefore keep an axis for themselves, from where they
+    are cut out of the inputs to where they are put together.
 
     Attributes:
         given: for each input the places of its numbers.
@@ -56,7 +56,10 @@ class Evaluation(NamedTuple):
         values.update(self._split(arrays))
         self._compute(self.stages.last.computes if self.stages else self.operations, values)
         if self.keeps_axes:
-            values = {place: lax.reshape(value, ()) for place, value in values.items()}
+            wanted = [number for numbers in results for number in computed_of(numbers.ravel())]
+            # Once for each: equal entries are the same array.
+            places = dict.fromkeys(number.place for number in wanted)
+            values.update({place: lax.reshape(values[place], ()) for place in places})
         return [
             filled(numbers.shape, (read(number, values) for number in numbers.ravel()))
             for numbers in results
@@ -82,9 +85,8 @@ class Evaluation(NamedTuple):
 
     def _split(self, arrays: Mapping[int, Any]) -> dict[int, Any]:
         """The numbers of some of the inputs, by their places."""
-        shape = (1,) if self.keeps_axes else ()
         return {
-            place: lax.reshape(number, shape)
+            place: lax.reshape(number, (1,)) if self.keeps_axes else number
             for k, array in arrays.items()
             for place, number in zip(self.given[k], split(array).ravel(), strict=True)
         }

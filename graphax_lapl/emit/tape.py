@@ -318,9 +318,10 @@ class Tape:
             if sines
             else self._memory(needed, wanted, joined, results, samples, apart, rows, holding)
         )
-        # Where much is shared XLA had better leave it out of kernels.
-        repeated = kept_and_repeated(needed, wanted)[1] if samples < BATCH else UNBOUNDED
-        keeps_axes = repeated <= MOST_WRITTEN or (samples < BATCH and stages is not None)
+        # Without stages, XLA had better leave out of kernels what very many operations share.
+        keeps_axes = stages is not None or (
+            samples < BATCH and kept_and_repeated(needed, wanted)[1] <= MOST_WRITTEN
+        )
         evaluation = Evaluation(
             self._given,
             {operation.place: operation for operation in needed},
