@@ -189,6 +189,13 @@ def gated(weights, x):
     return jnp.sum(jax.nn.silu(jax.nn.silu(x @ first + 0.1) @ hidden))
 
 
+def gated_rows(weights, x):
+    """The same of several rows."""
+    first, _, _, hidden = weights
+    rows = jnp.stack([x, 0.5 * x, x + 1])
+    return jnp.sum(jax.nn.silu(jax.nn.silu(rows @ first + 0.1) @ hidden))
+
+
 def twice(fun):
     return laplacian_ve(laplacian_ve(fun, argnums=1), argnums=1)
 
@@ -213,8 +220,9 @@ def weights():
         (modified, lambda fun: laplacian_ve(fun, argnums=1), None),
         (two_layers, twice, twice_by_jax),
         (gated, lambda fun: laplacian_ve(fun, argnums=1), None),
+        (gated_rows, lambda fun: laplacian_ve(fun, argnums=1), None),
     ],
-    ids=["shared", "taken", "in front"],
+    ids=["shared", "taken", "vectors", "in front"],
 )
 def test_sums_of_products_apart_change_no_number(fun, ours, reference, weights):
     xs = jax.random.normal(jax.random.key(1), (300, 2))
@@ -241,8 +249,10 @@ def test_which_sums_have_their_products_in_memory(weights):
     of_laplacian = laplacian_ve(two_layers, argnums=1)
     plan = make_plan(of_laplacian, weights, x, kind="laplacian", argnums=1)
     assert taken_for_products(plan.pruned(False))
-    plan = make_plan(gated, weights, x, kind="laplacian", argnums=1)
+    plan = make_plan(gated_rows, weights, x, kind="laplacian", argnums=1)
     assert in_front_of_sums(plan.pruned(False), plan.moving)
+    plan = make_plan(gated, weights, x, kind="laplacian", argnums=1)
+    assert not in_front_of_sums(plan.pruned(False), plan.moving)
     plan = make_plan(two_layers, weights, x, kind="laplacian", argnums=1)
     assert not shared_in_sums(plan.pruned(False), plan.moving)
     assert not taken_for_products(plan.pruned(False))

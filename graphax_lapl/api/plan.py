@@ -32,7 +32,7 @@ from ..errors import InvalidArgumentError, NotPicklableError
 from ..graph.computational_graph import ComputationalGraph
 from ..graph.tracing import is_traced
 from ..program.at_once import Footprint, can_be_divided
-from ..program.before_sums import in_front_of_sums, shared_in_sums, taken_for_products
+from ..program.before_sums import in_memory_before, shared_in_sums
 from ..program.builder import Begun
 from ..program.columns_last import Products, columns_last, products_of_matrices
 from ..program.common_weights import weights_first
@@ -342,8 +342,7 @@ class Plan:
         if sparse or not self.again:
             return Holding(values, sines=pairs, regions=whole)
         moving = self._moving(program)
-        in_front = taken_for_products(program) | in_front_of_sums(program, moving)
-        values = dict.fromkeys(in_front, HELD_SIZES) | values
+        values = dict.fromkeys(in_memory_before(program, moving), HELD_SIZES) | values
         return Holding(
             values,
             worth_holding_for_derivatives(program),
@@ -353,7 +352,7 @@ class Plan:
             scaled_rows(program, moving),
             repeated_by_samples(program, moving),
             numbers_of_layers(program),
-            rows_of_samples(program, moving) if program.few_samples else frozenset(),
+            rows_of_samples(program, moving),
             shared_in_sums(program, moving),
             again=True,
         )

@@ -15,7 +15,7 @@ from .tangent_program import rule_program
 from .tracing import is_traced
 from .users_rules import is_users_rule, rule_source
 
-__all__ = ["Operand", "Unstable", "equation_key", "jaxpr_key", "listing_key"]
+__all__ = ["Operand", "Unstable", "equation_key", "jaxpr_key", "listing_key", "value_key"]
 
 #: Types of parameters that are compared as they are.
 PLAIN = frozenset({bool, int, str})
@@ -245,13 +245,28 @@ def equation_key(equation: Any, operands: Sequence[Operand]) -> Hashable | None:
             atoms.append(("constant", value.dtype, value.tobytes()))
         else:
             atoms.append((atom, operand.active))
-    if not equation.params:
-        return equation.primitive.name, (), tuple(atoms)
+    return _applied(equation.primitive.name, equation.params, tuple(atoms))
+
+
+def value_key(equation: Equation, operands: tuple[int, ...]) -> Hashable | None:
+    """A key under which equations of one listing have equal values; None where it has no key.
+
+    Args:
+        equation: an equation.
+        operands: a number for the value of each of its inputs.
+    """
+    if equation.effects or not equation.outputs:
+        return None
+    return _applied(equation.name, equation.params, operands)
+
+
+def _applied(name: str, params: dict[str, Any], operands: tuple[Hashable, ...]) -> Hashable | None:
+    if not params:
+        return name, (), operands
     try:
-        params = tuple(sorted([(k, _hashable(v)) for k, v in equation.params.items()]))
+        return name, tuple(sorted([(k, _hashable(v)) for k, v in params.items()])), operands
     except TypeError:
         return None
-    return equation.primitive.name, params, tuple(atoms)
 
 
 def _hashable(value: Any) -> Hashable:

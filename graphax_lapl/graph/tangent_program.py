@@ -36,8 +36,8 @@ def tangent_program(
         avals: types of its inputs.
         chosen: positions of the inputs that have tangents.
         source_info: where the equation stands in the user's code.
-        rule: of an equation with one input and output what is taken in the place of JAX's own
-            derivative, from value and tangent of the input.
+        rule: of an equation with one output what is taken in the place of JAX's own derivative,
+            from the values of all inputs and then their tangents, None for those without.
 
     Returns:
         The jaxpr, its results the values and then the tangents of the differentiable ones; None
@@ -58,7 +58,9 @@ def tangent_program(
             return list(result) if equation.primitive.multiple_results else [result]
 
         if rule is not None:
-            return call(*values), [rule(*values, *tangents)]
+            moving = dict(zip(chosen, tangents, strict=True))
+            every = (moving.get(k) for k in range(len(values)))
+            return call(*(values[k] for k in chosen)), [rule(*values, *every)]
         results, moved = jax.jvp(call, [values[k] for k in chosen], tangents)
         return results, [t for t, keep in zip(moved, kept, strict=True) if keep]
 

@@ -11,9 +11,24 @@ from collections.abc import Collection, Container, Sequence
 
 from ..edges.operations import Einsum
 from .instructions import EdgeInstruction, Instruction, PrimalInstruction, Program
+from .repetition import put_together_once
 from .summed import INSIDE, elementwise_primitives
 
-__all__ = ["in_front_of_sums", "shared_in_sums", "taken_for_products"]
+__all__ = ["in_front_of_sums", "in_memory_before", "shared_in_sums", "taken_for_products"]
+
+
+def in_memory_before(program: Program, moving: Collection[int]) -> frozenset[int]:
+    """Slots of a program of second order that are in memory before anything reads them.
+
+    Args:
+        program: the program.
+        moving: its inputs that move; what depends on none of them is the same for a batch.
+    """
+    return (
+        taken_for_products(program)
+        | in_front_of_sums(program, moving)
+        | put_together_once(program, moving)
+    )
 
 
 def taken_for_products(program: Program) -> frozenset[int]:
@@ -64,9 +79,9 @@ def shared_in_sums(program: Program, moving: Collection[int]) -> frozenset[int]:
 def in_front_of_sums(program: Program, moving: Collection[int]) -> frozenset[int]:
     """Slots of elementwise results that sums and products read, where activations are long.
 
-    The library takes a network of tanh as one call. Of activations that read what a layer makes
-    more than once (silu, gelu, softplus) it takes pieces, each of which evaluates the activation's
-    slopes again.
+    The library takes a network of tanh as one call, and of vectors any network. Where layers are of
+    arrays and activations read what a layer makes more than once (silu, gelu, softplus) it takes
+    pieces, each of which evaluates the activation's slopes again.
 
     Args:
         program: the program.
@@ -93,7 +108,7 @@ def in_front_of_sums(program: Program, moving: Collection[int]) -> frozenset[int
 
 
 def _has_long_activations(program: Program, fixed: Container[int]) -> bool:
-    """Whether elementwise equations read twice what a layer with shared weights makes."""
+    """Whether elementwise equations read twice what layers of arrays with shared weights make."""
     layers: set[int] = set()
     readers: Counter[int] = Counter()
     for instruction in program.instructions:
@@ -102,7 +117,9 @@ def _has_long_activations(program: Program, fixed: Container[int]) -> bool:
         shared = [slot in fixed for slot in instruction.inputs]
         name = instruction.equation.name
         if name == "dot_general":
-            layers |= {*instruction.outputs} if any(shared) and not all(shared) else set()
+            arrays = any(len(program.slots[slot].shape) > 1 for slot in instruction.outputs)
+            if arrays and any(shared) and not all(shared):
+                layers.update(instruction.outputs)
         elif name in INSIDE and not layers.isdisjoint(instruction.inputs):
             if name in {"add", "sub"} and any(shared):
                 layers.update(instruction.outputs)

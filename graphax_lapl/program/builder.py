@@ -15,7 +15,8 @@ from ..edges.operations import Cost, Operation, Recipe, canonical
 from ..edges.terms import Structure
 from ..errors import InternalError
 from ..graph.computational_graph import ComputationalGraph, VertexName
-from ..graph.listing import Atom, Constant
+from ..graph.keys import value_key
+from ..graph.listing import Atom, Constant, Equation
 from ..rules.collectives import refuse_collectives
 from ..rules.cotangents import refuse_nonlinear_rules
 from ..rules.elementwise import PRIMITIVE_PARTIALS
@@ -132,7 +133,7 @@ class Builder:
         present = tuple(argument is not None for argument in reference.arguments)
         inputs = tuple(self.reference(a, dtype) for a in reference.arguments if a is not None)
         place = (reference.into, reference.out, reference.conjugate)
-        key = (id(reference.equation), place, inputs)
+        key = (self._map_key(reference.equation, inputs), place, inputs)
         if key not in self.made:
             types = tuple(self.listing.type_of(atom) for atom in reference.equation.inputs)
             refuse_collectives(reference.equation)
@@ -143,6 +144,11 @@ class Builder:
             )
             self.made[key] = slot
         return self.made[key]
+
+    def _map_key(self, equation: Equation, inputs: tuple[int, ...]) -> Hashable:
+        """A key under which equations have the same linear maps."""
+        key = value_key(equation, inputs) if self.listing.moves_with else None
+        return id(equation) if key is None else key
 
     # -- the function itself -------------------------------------------------------------------
 
@@ -155,15 +161,23 @@ class Builder:
             self.primal[v] for v in (*self.listing.constants, *self.listing.inputs)
         ]
         wanted, value = self._wanted_values(), self.value
+        # Derivatives by a rule and of a value itself have equations of their own, of equal values.
+        seen: dict[Hashable, list[int]] = {}
         for equation in self.listing.equations:
             if not equation.effects and wanted.isdisjoint(equation.outputs):
                 continue
             inputs = tuple([value(atom) for atom in equation.inputs])
+            key = value_key(equation, inputs) if self.listing.moves_with else None
+            if key is not None and key in seen:
+                self.primal.update(zip(equation.outputs, seen[key], strict=True))
+                continue
             outputs = []
             for variable in equation.outputs:
                 type_ = self.listing.variables[variable]
                 self.primal[variable] = self.slot(type_.shape, type_.dtype)
                 outputs.append(self.primal[variable])
+            if key is not None:
+                seen[key] = outputs
             self.program.instructions.append(PrimalInstruction(equation, inputs, tuple(outputs)))
             name = equation.name
             if name in PARTIALS and all(p is None for p in equation.params.values()):

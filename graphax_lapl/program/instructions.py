@@ -19,6 +19,7 @@ from ..edges.operations import Combine, Cost, Einsum, Operation, Recipe
 from ..edges.terms import Structure
 from ..edges.values import immutable, lazy, record
 from ..graph.listing import Equation, Listing, Variable
+from ..rules.cotangents import BILINEAR
 from ..rules.site import Local, OpaqueMap
 
 __all__ = [
@@ -104,6 +105,15 @@ class OpaqueInstruction:
     types: tuple[Variable, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+
+    @property
+    def depends_on(self) -> tuple[int, ...]:
+        """The inputs whose values the map depends on: not that in whose place tangents stand."""
+        linear = self.reference.slot or self.reference.equation.name in BILINEAR
+        if not (linear and self.present[self.reference.into]):
+            return self.inputs
+        place = sum(self.present[: self.reference.into])
+        return (*self.inputs[:place], *self.inputs[place + 1 :])
 
     def __str__(self) -> str:
         return f"linear map of {self.reference.equation.name}"
@@ -243,6 +253,7 @@ class Program:
         local_cost: cost of adding up the pieces of local partials.
         longest_sum: number of arrows in the longest sum that one block is.
         few_samples: another program with the same results, for small batches (None: this one).
+        trace: whether it is that of a Jacobian's trace.
     """
 
     slots: list[Slot] = field(default_factory=list)
@@ -254,6 +265,7 @@ class Program:
     local_cost: Cost = field(default_factory=Cost)
     longest_sum: int = 0
     few_samples: Program | None = None
+    trace: bool = False
 
     def without_dead_code(self, keep_values: int | None) -> Program:
         """The program without instructions that no result needs.
@@ -283,6 +295,7 @@ class Program:
             self.local_cost,
             self.longest_sum,
             None if self.few_samples is None else self.few_samples.without_dead_code(keep_values),
+            self.trace,
         )
 
     def readers(self) -> Counter[int]:
@@ -296,7 +309,10 @@ class Program:
         """The slots that none of these inputs enters."""
         touched = set(inputs)
         for instruction in self.instructions:
-            if not touched.isdisjoint(instruction.inputs):
+            read = instruction.inputs
+            if isinstance(instruction, OpaqueInstruction):
+                read = instruction.depends_on
+            if not touched.isdisjoint(read):
                 touched.update(instruction.outputs)
         return {slot for slot in range(len(self.slots)) if slot not in touched}
 

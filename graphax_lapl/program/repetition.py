@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
-from ..edges.operations import Einsum
+from ..edges.operations import Assemble, Einsum, Operation, Overlay
 from .instructions import EdgeInstruction, PrimalInstruction, Program
 
 __all__ = [
     "behind_layers",
+    "multiplies_rows_with_products",
     "numbers_of_layers",
+    "put_together_once",
     "repeated_by_samples",
     "rows_of_samples",
 ]
@@ -53,27 +55,74 @@ def repeated_by_samples(program: Program, moving: Collection[int]) -> frozenset[
 
 
 def rows_of_samples(program: Program, moving: Collection[int]) -> frozenset[int]:
-    """Slots of products of all that a sample has of an array with a product of weights.
+    """Slots of products of all that a sample has of an array with what all samples share.
 
-    For a batch these are rows times one matrix, and on the right of it they would come last.
+    For a batch these are rows times one matrix, and on the right of it they would come last: what
+    reads a sample's numbers side by side then reads a copy that is turned round, and the library
+    does not take the product into one call with its readers. In traces of Jacobians only products
+    of weights are such a matrix, and only for many samples.
+
+    Args:
+        program: the program.
+        moving: its inputs that move; what depends on none of them is the same for a batch.
+    """
+    if program.trace and program.few_samples is None:
+        return frozenset()
+    made = {s for i in program.instructions if isinstance(i, EdgeInstruction) for s in i.outputs}
+    return frozenset(
+        slot
+        for slot, shared in _rows_times_shared(program, moving)
+        if shared in made or not program.trace
+    )
+
+
+def multiplies_rows_with_products(program: Program, moving: Collection[int]) -> bool:
+    """Whether matrices made of weights multiply all that a sample has of an array, for matrices."""
+    made = {s for i in program.instructions if isinstance(i, EdgeInstruction) for s in i.outputs}
+    return any(
+        shared in made and len(program.slots[slot].shape) > 1
+        for slot, shared in _rows_times_shared(program, moving)
+    )
+
+
+def _rows_times_shared(program: Program, moving: Collection[int]) -> Iterator[tuple[int, int]]:
+    """Slots of such products, and of the shared operand."""
+    fixed = program.unreached(moving)
+    for instruction in program.instructions:
+        operation = getattr(instruction, "operation", None)
+        if not isinstance(operation, Einsum) or len(operation.reads) != 2 or not operation.output:
+            continue
+        shared = [slot in fixed for slot in instruction.inputs]
+        if shared.count(True) == 1 and operation.summed >= (
+            operation.reads[shared.index(False)].labels
+        ):
+            yield instruction.outputs[0], instruction.inputs[shared.index(True)]
+
+
+def put_together_once(program: Program, moving: Collection[int]) -> frozenset[int]:
+    """Slots of arrays of several pieces that all samples share, and that others are made of.
+
+    XLA would put the pieces together for every sample, in each kernel that reads the array.
 
     Args:
         program: the program.
         moving: its inputs that move; what depends on none of them is the same for a batch.
     """
     fixed = program.unreached(moving)
-    made = {s for i in program.instructions if isinstance(i, EdgeInstruction) for s in i.outputs}
-    found: set[int] = set()
-    for instruction in program.instructions:
-        operation = getattr(instruction, "operation", None)
-        if not isinstance(operation, Einsum) or len(operation.reads) != 2 or not operation.output:
-            continue
-        shared = [slot in fixed for slot in instruction.inputs]
-        if shared.count(True) != 1 or instruction.inputs[shared.index(True)] not in made:
-            continue
-        if operation.summed >= operation.reads[shared.index(False)].labels:
-            found.update(instruction.outputs)
-    return frozenset(found)
+    read = {s for i in program.instructions if fixed.isdisjoint(i.outputs) for s in i.inputs}
+    return frozenset(
+        slot
+        for instruction in program.instructions
+        if isinstance(instruction, EdgeInstruction) and _has_pieces(instruction.operation)
+        for slot in instruction.outputs
+        if slot in fixed and slot in read
+    )
+
+
+def _has_pieces(operation: Operation) -> bool:
+    if isinstance(operation, Overlay):
+        return len(operation.patches) > 1
+    return isinstance(operation, Assemble) and len(operation.structure.terms) > 1
 
 
 def numbers_of_layers(program: Program) -> frozenset[int]:

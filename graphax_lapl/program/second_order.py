@@ -23,11 +23,12 @@ from ..edges.bilinear import pull_back, swapped
 from ..edges.operations import Recipe
 from ..edges.terms import Structure, Term, intern_structure
 from ..graph.computational_graph import VertexName
-from ..graph.listing import Atom
+from ..graph.listing import Atom, Listing
 from ..rules.lowering import closure, identity_structure
 from ..rules.second_order import SecondOrderGraph, references_of
 from ..rules.site import Reference
 from .builder import Builder, Edge
+from .repetition import LAYERS
 from .sums import RunningSum
 
 __all__ = ["Curvatures", "Jacobians", "SecondOrderBuilder"]
@@ -156,11 +157,11 @@ class SecondOrderBuilder(Builder):
 
         For `u * sigmoid(u)` the columns of `sigmoid(u)` are a multiple of those of u: second
         derivatives with respect to it become ones with respect to u, and its arrows are composed
-        before any column is there.
+        before any column is there. What the product alone reads of it has its curvature there.
         """
         kept: set[int | None] = {v for item in self.second.opaque for v in item.arguments}
         kept.update(self.second.outputs)
-        arrows, steps = self.fused(local, kept)
+        arrows, steps, ahead = self.fused(local, kept)
         moved: Curvatures = {}
         for (vertex, first, second, mirrored), edge in curvatures.items():
             made: Edge | None = edge
@@ -183,8 +184,12 @@ class SecondOrderBuilder(Builder):
                     first = before
                 else:
                     second = before
+            while made is not None and vertex in ahead:
+                vertex, step = ahead[vertex]
+                made = self.product(step, made, vertex)
             if made is None:
                 continue
+            edge = made
             if mirrored and first == second and self.is_own_mirror(edge, first, vertex):
                 edge, mirrored = (times(edge[0], 2), edge[1]), False
             self.include(moved, (vertex, first, second, mirrored), edge, vertex)
@@ -197,17 +202,23 @@ class SecondOrderBuilder(Builder):
 
     def fused(
         self, local: dict[tuple[int, int], Edge], kept: Collection[int | None]
-    ) -> tuple[dict[tuple[int, int], Edge], dict[int, tuple[int, Edge]]]:
+    ) -> tuple[
+        dict[tuple[int, int], Edge], dict[int, tuple[int, Edge]], dict[int, tuple[int, Edge]]
+    ]:
         """Eliminate pointwise functions of one array between pointwise arrows, but for `kept`.
 
         Returns:
-            The arrows that are left, and for every pointwise function of one array that array and
-            the arrow from it.
+            The arrows that are left; for every pointwise function of one array that array and the
+            arrow from it; for every eliminated one with one reader this and the arrow to it.
         """
         result = dict(local)
         steps: dict[int, tuple[int, Edge]] = {}
+        ahead: dict[int, tuple[int, Edge]] = {}
+        alone = not multiplies_arrays(self.listing)
         sources, targets = neighbours(local)
         for v in sorted(sources):
+            if len(sources[v]) > 1:
+                self.join_pointwise(v, result, steps, sources, targets)
             if v in kept or len(sources[v]) != 1:
                 continue
             (before,) = sources[v]
@@ -219,6 +230,8 @@ class SecondOrderBuilder(Builder):
             if not after or not all(is_pointwise(result[v, w][0]) for w in after):
                 continue
             targets[before].remove(v)
+            if len(after) == 1 and alone:
+                ahead[v] = after[0], result[v, after[0]]
             for w in after:
                 sources[w].remove(v)
                 made = self.product(result.pop((v, w)), inner, w)
@@ -231,7 +244,38 @@ class SecondOrderBuilder(Builder):
                     sources[w].remove(before)
                     targets[before].remove(w)
             del result[before, v]
-        return result, steps
+        return result, steps, ahead
+
+    def join_pointwise(
+        self,
+        v: int,
+        arrows: dict[tuple[int, int], Edge],
+        steps: dict[int, tuple[int, Edge]],
+        sources: dict[int, list[int]],
+        targets: dict[int, list[int]],
+    ) -> None:
+        """Join the arrows of a pointwise function of arrays that are all functions of one.
+
+        The slope of `log(1 + exp(u))` is `exp(u - y)`, of u and of its value y, whose own columns
+        are wanted by what follows.
+        """
+        if not all(is_pointwise(arrows[u, v][0]) for u in sources[v]):
+            return
+        paths = [_path(u, steps) for u in sources[v]]
+        (root, *_) = [u for u in paths[0] if all(u in path for path in paths)] or (None,)
+        if root is None:
+            return
+        total: Edge | None = None
+        for u, path in zip(sources[v], paths, strict=True):
+            made: Edge | None = arrows.pop((u, v))
+            targets[u].remove(v)
+            for between in path[: path.index(root)]:
+                made = None if made is None else self.product(made, steps[between][1], v)
+            total = self.sum(total, made, v)
+        sources[v] = []
+        if total is not None:
+            arrows[root, v] = total
+            sources[v], targets[root] = [root], [*targets.get(root, ()), v]
 
     def identity(self, variable: int) -> Edge:
         """The identity on a variable's array."""
@@ -338,6 +382,27 @@ def is_pointwise(structure: Structure) -> bool:
     return structure.complex_in == structure.complex_out and all(
         term.out == term.into and not term.conj and not _is_opaque(term) for term in structure.terms
     )
+
+
+def multiplies_arrays(listing: Listing) -> bool:
+    """Whether layers are products of arrays that have axes beside the one that is contracted.
+
+    What XLA's library takes into one call are networks of vectors.
+    """
+    return any(
+        any(equation.active)
+        and equation.name in LAYERS
+        and any(len(listing.variables[v].shape) > 1 for v in equation.outputs)
+        for equation in listing.equations
+    )
+
+
+def _path(v: int, steps: dict[int, tuple[int, Edge]]) -> list[int]:
+    """A vertex and the arrays that it is a pointwise function of, the nearest first."""
+    path = [v]
+    while path[-1] in steps:
+        path.append(steps[path[-1]][0])
+    return path
 
 
 def _is_opaque(term: Term) -> bool:

@@ -14,7 +14,7 @@ from .joined_sums import join_sums
 from .orientation import columns_first, contracted_last
 from .permutations import share_permuted
 from .reassociation import reassociate
-from .repetition import rows_of_samples
+from .repetition import multiplies_rows_with_products
 from .squares import numbers_outside_squares
 from .summed_layers import sum_layers
 from .summed_weights import sum_weights
@@ -37,6 +37,7 @@ def tidied(program: Program, moving: Collection[int], trace: bool = False) -> Pr
     joined = join_sums(numbers_outside_squares(products))
     if not trace:
         return _laid_out(joined, moving, number=False)
+    joined = replace(joined, trace=True)
     plain = last_sums_at_once(_copy(joined), moving)
     shared = multiply_weights_of_traces(joined, moving)
     if shared is joined:
@@ -44,7 +45,7 @@ def tidied(program: Program, moving: Collection[int], trace: bool = False) -> Pr
     found = _laid_out(last_sums_at_once(shared, moving), moving)
     if has_large_products_of_weights(found, moving):
         found = replace(found, few_samples=_laid_out(plain, moving))
-    elif any(len(found.slots[slot].shape) > 1 for slot in rows_of_samples(found, moving)):
+    elif multiplies_rows_with_products(found, moving):
         found = replace(found, few_samples=found)  # these multiply the other way round
     return found
 

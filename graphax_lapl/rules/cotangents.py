@@ -19,7 +19,7 @@ from ..errors import NonlinearRuleError
 from ..graph.calls import COTANGENT_CALLS, CUSTOM_CALLS, INLINED_CALLS
 from ..graph.listing import Equation, nested_primitives, scan_counts
 
-__all__ = ["is_linear", "refuse_nonlinear_rules"]
+__all__ = ["BILINEAR", "is_linear", "refuse_nonlinear_rules"]
 
 #: Linear in each operand, not in several at once.
 BILINEAR = frozenset({"mul", "dot_general", "conv_general_dilated"})

@@ -24,6 +24,7 @@ from .complex_numbers import rewritten_abs
 from .cotangents import is_linear
 from .determinants import known_tangent, rewritten_det, rewritten_slogdet
 from .inverses import rewritten_inverse
+from .logaddexp import tangent_of_logaddexp
 from .matrix_calls import known_call
 from .reduction import rewritten_product
 from .registry import CALLS, RULES, defrule, find_user_rule
@@ -295,7 +296,7 @@ def treatment(
     )
     if rewritten is not None:
         return rewritten
-    tangent = known_tangent(name, params)
+    tangent = known_tangent(name, params) or tangent_of_logaddexp(name, params)
     if tangent is not None:
         return tangent
     if name in RULES and name not in OF_TANGENTS:
