@@ -19,11 +19,11 @@ from ..program.sines import Sine
 
 __all__ = ["HELD_SIZES", "Holding", "held", "known_size", "linear_barrier", "tangents_held"]
 
-#: Smaller arrays are not worth the pass through memory, unless something better is known.
-HELD_SIZES = (512, 1 << 62)
-
 #: Since then `optimization_barrier` stands until XLA's CPU compiler has fused.
 BARRIERS_STAND = jax.__version_info__ >= (0, 12)
+#: Smaller arrays are not worth the pass through memory, unless something better is known. The calls
+#: that stand in the place of barriers are taken for work that is worth another thread.
+HELD_SIZES = (512 if BARRIERS_STAND else 2048, 1 << 62)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator
 
-from ..edges.operations import Assemble, Einsum, Operation, Overlay
+from ..edges.operations import Assemble, Einsum, MaterializeOpaque, Operation, Overlay
 from .instructions import EdgeInstruction, PrimalInstruction, Program
 
 __all__ = [
@@ -33,7 +33,14 @@ def repeated_by_samples(program: Program, moving: Collection[int]) -> frozenset[
         program: the program.
         moving: its inputs that move; what depends on none of them is the same for a batch.
     """
-    fixed = program.unreached(moving)
+    of_maps = [
+        slot
+        for instruction in program.instructions
+        if isinstance(getattr(instruction, "operation", None), MaterializeOpaque)
+        for slot in instruction.outputs
+    ]
+    # What meets a window's entries is the operand of a convolution, and in memory for it.
+    fixed = program.unreached(moving) & program.unreached(of_maps)
     found = set()
     for instruction in program.instructions:
         operation = getattr(instruction, "operation", None)
