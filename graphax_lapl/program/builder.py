@@ -133,9 +133,9 @@ class Builder:
         present = tuple(argument is not None for argument in reference.arguments)
         inputs = tuple(self.reference(a, dtype) for a in reference.arguments if a is not None)
         place = (reference.into, reference.out, reference.conjugate)
-        key = (self._map_key(reference.equation, inputs), place, inputs)
+        types = tuple(self.listing.type_of(atom) for atom in reference.equation.inputs)
+        key = (self._map_key(reference.equation, inputs), place, present, types, inputs)
         if key not in self.made:
-            types = tuple(self.listing.type_of(atom) for atom in reference.equation.inputs)
             refuse_collectives(reference.equation)
             refuse_nonlinear_rules(reference.equation, reference.into, reference.out, *types)
             slot = self.slot((), dtype, array=False)
