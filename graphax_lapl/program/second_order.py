@@ -42,6 +42,8 @@ FEW_NUMBERS, MANY_OF_FEW = 1 << 12, 3
 
 #: Jacobians by variable and column space (one space per differentiated leaf, or one for seeds).
 Jacobians = dict[int, dict[int, Edge]]
+#: Pointwise steps by vertex: from or to another one, and the arrow between the two.
+Steps = dict[int, tuple[int, Edge]]
 #: Bilinear maps by vertex, first and second argument, and whether a mirror image is left out.
 Curvatures = dict[tuple[int, int, int, bool], Edge]
 
@@ -202,9 +204,7 @@ class SecondOrderBuilder(Builder):
 
     def fused(
         self, local: dict[tuple[int, int], Edge], kept: Collection[int | None]
-    ) -> tuple[
-        dict[tuple[int, int], Edge], dict[int, tuple[int, Edge]], dict[int, tuple[int, Edge]]
-    ]:
+    ) -> tuple[dict[tuple[int, int], Edge], Steps, Steps]:
         """Eliminate pointwise functions of one array between pointwise arrows, but for `kept`.
 
         Returns:
@@ -212,9 +212,9 @@ class SecondOrderBuilder(Builder):
             arrow from it; for every eliminated one with one reader this and the arrow to it.
         """
         result = dict(local)
-        steps: dict[int, tuple[int, Edge]] = {}
-        ahead: dict[int, tuple[int, Edge]] = {}
-        alone = not multiplies_arrays(self.listing)
+        steps: Steps = {}
+        ahead: Steps = {}
+        of_vectors = not multiplies_arrays(self.listing)
         sources, targets = neighbours(local)
         for v in sorted(sources):
             if len(sources[v]) > 1:
@@ -230,7 +230,7 @@ class SecondOrderBuilder(Builder):
             if not after or not all(is_pointwise(result[v, w][0]) for w in after):
                 continue
             targets[before].remove(v)
-            if len(after) == 1 and alone:
+            if len(after) == 1 and of_vectors:
                 ahead[v] = after[0], result[v, after[0]]
             for w in after:
                 sources[w].remove(v)
@@ -250,7 +250,7 @@ class SecondOrderBuilder(Builder):
         self,
         v: int,
         arrows: dict[tuple[int, int], Edge],
-        steps: dict[int, tuple[int, Edge]],
+        steps: Steps,
         sources: dict[int, list[int]],
         targets: dict[int, list[int]],
     ) -> None:
@@ -397,7 +397,7 @@ def multiplies_arrays(listing: Listing) -> bool:
     )
 
 
-def _path(v: int, steps: dict[int, tuple[int, Edge]]) -> list[int]:
+def _path(v: int, steps: Steps) -> list[int]:
     """A vertex and the arrays that it is a pointwise function of, the nearest first."""
     path = [v]
     while path[-1] in steps:
