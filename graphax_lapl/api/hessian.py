@@ -10,10 +10,18 @@ from typing import Any
 from jax import tree_util
 
 from ..graph.tracing import check_callable, check_flags
+from ..program.columns_last import own_products
+from ..program.counts import work_per_sample
 from ..program.hessian import build_hessian
+from ..program.hessian_columns import build_hessian_by_columns
+from ..program.instructions import Program
+from ..program.repetition import layers, rows_of_samples
 from ..program.row_hessian import build_row_hessian, most_products
+from ..program.tidying import tidied
+from ..rules.second_order import SecondOrderGraph
 from .compression import COMPRESSED_ORDERS, Compressed
 from .jacobian import rebuild_aux, sparse_leaves
+from .laplacian import WINDOW_WEIGHT
 from .orders import EliminationOrder
 from .plain import hessian_ways
 from .plan import Plan
@@ -32,6 +40,9 @@ __all__ = ["hessian_plan", "hessve", "value_and_hessve"]
 #: partials for each product that would do instead: XLA takes long to compile them, and blocks that
 #: full are computed faster by products.
 OPERATIONS_PER_PRODUCT = 12
+#: What one of many small products of matrices takes that every sample has of its own, beside its
+#: arithmetic, in operations of a product that all samples have in common.
+OWN_PRODUCT = 12_000
 
 
 def hessve(
@@ -203,12 +214,43 @@ def hessian_plan(prepared: Prepared, order: Any, sparse: bool = False) -> Plan |
     def build(orders: Sequence[EliminationOrder]) -> Plan:
         rows = build_row_hessian(prepared.second)
         limit = None if rows is None else OPERATIONS_PER_PRODUCT * most_products(rows)
-        program = build_hessian(prepared.second, limit) or rows
+        program = build_hessian(prepared.second, limit)
+        if program is not None and not sparse and layers(prepared.listing) > 1:
+            return _of_layers(prepared, orders[0], program)
+        program = program or rows
         assert program is not None
         return Plan(prepared.graph, orders[0], program)
 
     ways = {} if sparse or has_complex_inputs(prepared.traced) else hessian_ways(prepared)
-    return programmed(prepared, order, "hessian", build, ("reverse",), ways=ways, sparse=sparse)
+    wanted = "sparse hessian" if sparse else "hessian"
+    return programmed(prepared, order, wanted, build, ("reverse",), ways=ways, sparse=sparse)
+
+
+def _of_layers(prepared: Prepared, order: EliminationOrder, program: Program) -> Plan:
+    """The plan of dense second derivatives of a network, from one of its programs.
+
+    Curvatures are contracted with Jacobians, or columns taken back through the layers, whose
+    windows are products of their own or convolutions.
+    """
+    graphs = prepared.second_choices
+    has_windows = len(graphs) > 1
+
+    def work(graph: SecondOrderGraph, program: Program) -> float:
+        moving = Plan(graph.graph, order, program).moving
+        products = OWN_PRODUCT * own_products(program, moving)
+        windows = WINDOW_WEIGHT if has_windows and not graph.listing.whole_windows else 1
+        return windows * work_per_sample(program, moving) + products
+
+    programs: list[tuple[SecondOrderGraph, Program | None]] = [(prepared.second, program)]
+    programs += [(graph, build_hessian(graph)) for graph in graphs[1:]]
+    programs += [(graph, build_hessian_by_columns(graph)) for graph in graphs]
+    found = [(work(graph, made), graph, made) for graph, made in programs if made is not None]
+    _, graph, program = min(found, key=lambda entry: entry[0])
+    moving = Plan(graph.graph, order, program).moving
+    tidy = tidied(program, moving)
+    if not rows_of_samples(tidy, moving):
+        return Plan(graph.graph, order, program)
+    return Plan(graph.graph, order, tidy, again=True)
 
 
 def _nested(prepared: Prepared, rows: list[list[list[Any]]]) -> Any:

@@ -339,6 +339,7 @@ class Plan:
         if self.again and BARRIERS_STAND:  # before JAX 0.12 values take longer with them
             values |= dict.fromkeys(scales_before_convolutions(program), HELD_SIZES)
         values |= dict.fromkeys(compared_with_results(program), (2, UNBOUNDED))
+        values |= dict.fromkeys(program.sums, HELD_SIZES)
         if sparse or not self.again:
             return Holding(values, sines=pairs, regions=whole)
         moving = self._moving(program)

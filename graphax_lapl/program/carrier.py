@@ -21,12 +21,6 @@ COLUMN = "q"
 class Carrier(SecondOrderBuilder):
     """What programs share whose columns enter at nonlinear vertices."""
 
-    def moving_inputs(self) -> set[int]:
-        """The program's inputs that are differentiated, or come with the operator."""
-        own = len(self.listing.constants) + len(self.listing.inputs)
-        moving = {self.value(leaf) for leaf in self.second.inputs}
-        return moving | {*self.program.inputs[own:]}
-
     def block(self, edge: Edge | None, type_: Any, in_shape: tuple[int, ...]) -> Block:
         """The block of a result that an edge holds; zero for None."""
         if edge is None:

@@ -11,7 +11,7 @@ from ..edges.operations import Einsum
 from .instructions import EdgeInstruction, Program
 from .orientation import Storage, multiplies
 
-__all__ = ["Products", "columns_last", "products_of_matrices"]
+__all__ = ["Products", "columns_last", "own_products", "products_of_matrices"]
 
 #: Up to how many columns, from which depth of the products on rows are long enough for elementwise
 #: loops to go along them; more columns are a loop as well.
@@ -122,6 +122,22 @@ class Products(NamedTuple):
 
     common: int
     own: int
+
+
+def own_products(program: Program, moving: Collection[int]) -> int:
+    """How many products of two matrices every sample has of its own.
+
+    Args:
+        program: the program.
+        moving: its inputs that samples may have of their own.
+    """
+    fixed = program.unreached(moving)
+    return sum(
+        isinstance(operation := getattr(instruction, "operation", None), Einsum)
+        and multiplies(operation)
+        and fixed.isdisjoint(instruction.inputs)
+        for instruction in program.instructions
+    )
 
 
 def products_of_matrices(program: Program, moving: Collection[int]) -> Products:

@@ -61,9 +61,9 @@ class HessianBuilder(SecondOrderBuilder):
         second = self.second
         self.require_closed_forms()
         local = self.prepare()
-        fused, self.curvatures = self.through_pointwise(local, self.curvature_edges())
+        self.arrows, self.curvatures = self.through_pointwise(local, self.curvature_edges())
         targets = {v for _, first, other, _ in self.curvatures for v in (first, other)}
-        spans = self.jacobians(fused, self.identity_columns(), targets)
+        spans = self.jacobians(self.arrows, self.identity_columns(), targets)
         for end, atom in zip(second.outputs, self.listing.outputs, strict=False):
             found = self.of_output(local, spans, end) if end is not None else {}
             self.program.blocks.append(self.row(found, self.listing.type_of(atom)))

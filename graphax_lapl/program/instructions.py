@@ -254,6 +254,7 @@ class Program:
         longest_sum: number of arrows in the longest sum that one block is.
         few_samples: another program with the same results, for small batches (None: this one).
         trace: whether it is that of a Jacobian's trace.
+        sums: slots of sums of products that products read, which are in memory before.
     """
 
     slots: list[Slot] = field(default_factory=list)
@@ -266,6 +267,7 @@ class Program:
     longest_sum: int = 0
     few_samples: Program | None = None
     trace: bool = False
+    sums: frozenset[int] = frozenset()
 
     def without_dead_code(self, keep_values: int | None) -> Program:
         """The program without instructions that no result needs.
@@ -296,6 +298,7 @@ class Program:
             self.longest_sum,
             None if self.few_samples is None else self.few_samples.without_dead_code(keep_values),
             self.trace,
+            self.sums,
         )
 
     def readers(self) -> Counter[int]:

@@ -6,10 +6,12 @@ import math
 from collections.abc import Collection, Iterator
 
 from ..edges.operations import Assemble, Einsum, MaterializeOpaque, Operation, Overlay
+from ..graph.listing import Listing
 from .instructions import EdgeInstruction, PrimalInstruction, Program
 
 __all__ = [
     "behind_layers",
+    "layers",
     "multiplies_rows_with_products",
     "numbers_of_layers",
     "put_together_once",
@@ -130,6 +132,11 @@ def _has_pieces(operation: Operation) -> bool:
     if isinstance(operation, Overlay):
         return len(operation.patches) > 1
     return isinstance(operation, Assemble) and len(operation.structure.terms) > 1
+
+
+def layers(listing: Listing) -> int:
+    """How many products of matrices and convolutions columns pass through."""
+    return sum(any(e.active) and e.name in LAYERS for e in listing.equations)
 
 
 def numbers_of_layers(program: Program) -> frozenset[int]:

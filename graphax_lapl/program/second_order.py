@@ -78,6 +78,12 @@ class SecondOrderBuilder(Builder):
         """Shape of a variable."""
         return self.listing.variables[variable].shape
 
+    def moving_inputs(self) -> set[int]:
+        """The program's inputs that are differentiated, or come with the operator."""
+        own = len(self.listing.constants) + len(self.listing.inputs)
+        moving = {self.value(leaf) for leaf in self.second.inputs}
+        return moving | {*self.program.inputs[own:]}
+
     def made_by(self, recipe: Recipe, slots: Sequence[int], vertex: int) -> Edge | None:
         """The edge that a recipe makes of slots; None for zero."""
         self.program.local_cost = self.program.local_cost + recipe.cost
