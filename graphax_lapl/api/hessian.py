@@ -17,7 +17,8 @@ from ..program.hessian_columns import build_hessian_by_columns
 from ..program.instructions import Program
 from ..program.repetition import layers, rows_of_samples
 from ..program.row_hessian import build_row_hessian, most_products
-from ..program.tidying import tidied
+from ..program.summed_weights import sum_weights
+from ..program.tidying import arranged
 from ..rules.second_order import SecondOrderGraph
 from .compression import COMPRESSED_ORDERS, Compressed
 from .jacobian import rebuild_aux, sparse_leaves
@@ -247,9 +248,9 @@ def _of_layers(prepared: Prepared, order: EliminationOrder, program: Program) ->
     found = [(work(graph, made), graph, made) for graph, made in programs if made is not None]
     _, graph, program = min(found, key=lambda entry: entry[0])
     moving = Plan(graph.graph, order, program).moving
-    tidy = tidied(program, moving)
-    if not rows_of_samples(tidy, moving):
+    if not rows_of_samples(program, moving):
         return Plan(graph.graph, order, program)
+    tidy = arranged(sum_weights(program, moving), moving)
     return Plan(graph.graph, order, tidy, again=True)
 
 

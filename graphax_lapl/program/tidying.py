@@ -21,7 +21,7 @@ from .summed_weights import sum_weights
 from .traces import has_large_products_of_weights, multiply_weights_of_traces
 from .whole_sums import last_sums_at_once
 
-__all__ = ["tidied"]
+__all__ = ["arranged", "tidied"]
 
 
 def tidied(program: Program, moving: Collection[int], trace: bool = False) -> Program:
@@ -58,6 +58,16 @@ def _copy(program: Program) -> Program:
 def _laid_out(program: Program, moving: Collection[int], number: bool = True) -> Program:
     """Sums with weights taken apart, nothing twice, and arrays in the order of their readers."""
     apart = sum_layers(take_out_fixed_factors(program, moving), moving)
-    tidy = share_permuted(apart)
-    fixed = tidy.unreached(moving)
-    return columns_first(contracted_last(products_with_weights(tidy, fixed), fixed, number))
+    return arranged(share_permuted(apart), moving, number)
+
+
+def arranged(program: Program, moving: Collection[int], number: bool = False) -> Program:
+    """The same program with vectors times weights as products, and arrays as these read them.
+
+    Args:
+        program: the complete program.
+        moving: its inputs that are not the same for all samples of a batch.
+        number: whether its result is a number.
+    """
+    fixed = program.unreached(moving)
+    return columns_first(contracted_last(products_with_weights(program, fixed), fixed, number))
