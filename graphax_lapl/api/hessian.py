@@ -44,6 +44,8 @@ OPERATIONS_PER_PRODUCT = 12
 #: What one of many small products of matrices takes that every sample has of its own, beside its
 #: arithmetic, in operations of a product that all samples have in common.
 OWN_PRODUCT = 12_000
+#: Operations on partials, for each instruction of a program, after which another one is given up.
+LONGER = 8
 
 
 def hessve(
@@ -231,8 +233,8 @@ def hessian_plan(prepared: Prepared, order: Any, sparse: bool = False) -> Plan |
 def _of_layers(prepared: Prepared, order: EliminationOrder, program: Program) -> Plan:
     """The plan of dense second derivatives of a network, from one of its programs.
 
-    Curvatures are contracted with Jacobians, or columns taken back through the layers, whose
-    windows are products of their own or convolutions.
+    Curvatures are contracted with Jacobians, or columns pulled back through layers, and
+    convolutions taken window by window or as a whole.
     """
     graphs = prepared.second_choices
     has_windows = len(graphs) > 1
@@ -245,7 +247,8 @@ def _of_layers(prepared: Prepared, order: EliminationOrder, program: Program) ->
 
     programs: list[tuple[SecondOrderGraph, Program | None]] = [(prepared.second, program)]
     programs += [(graph, build_hessian(graph)) for graph in graphs[1:]]
-    programs += [(graph, build_hessian_by_columns(graph)) for graph in graphs]
+    limit = LONGER * len(program.instructions)
+    programs += [(graph, build_hessian_by_columns(graph, limit)) for graph in graphs]
     found = [(work(graph, made), graph, made) for graph, made in programs if made is not None]
     _, graph, program = min(found, key=lambda entry: entry[0])
     moving = Plan(graph.graph, order, program).moving

@@ -17,12 +17,17 @@ from .second_order import Jacobians, SecondOrderBuilder
 __all__ = ["HessianBuilder", "build_hessian"]
 
 
-def build_hessian(graph: SecondOrderGraph, max_operations: int | None = None) -> Program | None:
+def build_hessian(
+    graph: SecondOrderGraph,
+    max_operations: int | None = None,
+    builder: type[HessianBuilder] | None = None,
+) -> Program | None:
     """The program of all second derivatives.
 
     Args:
         graph: the graph of second order.
         max_operations: on partials; none by default.
+        builder: how it is built, by default each curvature is contracted with both Jacobians.
 
     Returns:
         A program with one row of blocks per output leaf: for leaves i and j in turn the map
@@ -32,7 +37,7 @@ def build_hessian(graph: SecondOrderGraph, max_operations: int | None = None) ->
         NotImplementedError: where an equation has no closed second derivative.
     """
     try:
-        return HessianBuilder(graph, max_operations).hessian()
+        return (builder or HessianBuilder)(graph, max_operations).hessian()
     except _TooLong:
         return None
 

@@ -21,7 +21,7 @@ from ..edges.bilinear import pull_back, swapped
 from ..edges.operations import Einsum, Recipe
 from ..rules.second_order import SecondOrderGraph
 from .builder import Edge
-from .hessian import HessianBuilder
+from .hessian import HessianBuilder, build_hessian
 from .instructions import Program
 from .orientation import multiplies
 from .second_order import Jacobians, times
@@ -40,16 +40,22 @@ Columns = dict[int, dict[int, list[Edge]]]
 Pairs = dict[tuple[int, int], Edge]
 
 
-def build_hessian_by_columns(graph: SecondOrderGraph) -> Program | None:
+def build_hessian_by_columns(
+    graph: SecondOrderGraph, max_operations: int | None = None
+) -> Program | None:
     """The program of all second derivatives, see `build_hessian`.
 
+    Args:
+        graph: the graph of second order.
+        max_operations: on partials; none by default.
+
     Returns:
-        The program; None where complex numbers are in between.
+        The program; None where it takes more operations, or complex numbers are in between.
     """
     variables = [vertex.variable for vertex in graph.graph.vertices]
     if any(graph.listing.variables[v].is_complex for v in variables):
         return None
-    return _ByColumns(graph).hessian()
+    return build_hessian(graph, max_operations, _ByColumns)
 
 
 class _ByColumns(HessianBuilder):

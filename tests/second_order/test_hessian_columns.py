@@ -231,3 +231,15 @@ def test_sparse_hessians_keep_their_structure():
     found = hessve(fun, sparse_representation=True)(x)
     assert found.nse == 5 * 2 * 2
     assert_same(found.todense(), jax.hessian(fun)(x))
+
+
+def test_long_programs_and_complex_numbers_are_left_to_the_other_program():
+    def of_complex(x):
+        h = jnp.tanh(lax.complex(x, jnp.cos(x)) @ lax.complex(W[0], W[1]))
+        return jnp.sum(jnp.abs(jnp.tanh(h @ lax.complex(V[0], V[1]))))
+
+    prepared = [prepare(fun, (jnp.ones(6),), {}, 0, orders=2) for fun in (highway, of_complex)]
+    assert build_hessian_by_columns(prepared[0].second) is not None
+    assert build_hessian_by_columns(prepared[0].second, 3) is None
+    assert build_hessian_by_columns(prepared[1].second) is None
+    assert_same(hessve(of_complex)(jnp.ones(6)), jax.hessian(of_complex)(jnp.ones(6)))
