@@ -1,6 +1,7 @@
 """Settings shared by all tests: precision, strictness, determinism."""
 
 import gc
+import math
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -76,9 +77,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-#: Of tests with at least so many cases: one in so many runs by default, the others are left to
-#: `make conformance`.
-_SHARES = {24: 8, 12: 4, 4: 2}
+#: Of tests with at least so many cases: one in so many runs by default, and at least one; the
+#: others are left to `make conformance`.
+_SHARES = {24: 12, 12: 6, 4: 3, 2: 2}
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -89,12 +90,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     `every_case` keep all of theirs, or half of them.
     """
     half = 2 if config.getoption("--half") else 1
-    cases = Counter(item.nodeid.partition("[")[0] for item in items)
+    count = Counter(item.nodeid.partition("[")[0] for item in items)
+    groups: dict[tuple[str, int], list[pytest.Item]] = {}
     for item in items:
-        many = cases[item.nodeid.partition("[")[0]]
-        share = next((one_in for least, one_in in _SHARES.items() if many >= least), 1)
-        kept = item.get_closest_marker("smoke") or item.get_closest_marker("every_case")
-        if crc32(item.nodeid.encode()) % (min(share, half) if kept else share):
+        test = item.nodeid.partition("[")[0]
+        share = next((one_in for least, one_in in _SHARES.items() if count[test] >= least), 1)
+        if item.get_closest_marker("smoke") or item.get_closest_marker("every_case"):
+            share = min(share, half)
+        groups.setdefault((test, share), []).append(item)
+    for (_, share), cases in groups.items():
+        cases.sort(key=lambda item: crc32(item.nodeid.encode()))
+        for item in cases[math.ceil(len(cases) / share) :]:
             item.add_marker(pytest.mark.conformance)
 
 

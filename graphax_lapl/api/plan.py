@@ -35,7 +35,7 @@ from ..program.at_once import Footprint, can_be_divided
 from ..program.before_sums import in_memory_before, shared_in_sums
 from ..program.builder import Begun
 from ..program.columns_last import Products, columns_last, products_of_matrices
-from ..program.common_weights import weights_first
+from ..program.common_weights import products_with_weights, weights_first
 from ..program.convolutions import convolution_results, scales_before_convolutions
 from ..program.counts import (
     BYTES_PER_OPERATION,
@@ -58,6 +58,7 @@ from ..program.scaled_rows import scaled_rows
 from ..program.selections import with_selections
 from ..program.signs import signs_inside
 from ..program.sines import sines
+from ..program.small_products import small_products_in_loops
 from ..program.slopes_outside import ForManySamples, slopes_outside
 from . import saved_plans
 from .orders import EliminationOrder
@@ -72,6 +73,9 @@ OWN = 4
 MOSTLY = 0.5
 #: Samples from which on products of weights are made that hold many more numbers than these do.
 MANY = 128
+#: Columns of weights from which on rows of all samples are multiplied with them as one matrix,
+#: however few numbers the product sums.
+LONG_ROWS = 16
 
 
 @dataclass(eq=False)
@@ -225,6 +229,8 @@ class Plan:
             program = contracted_last(program)
         if not sparse:
             program = oriented(program if self.again else _settled(program))
+            if not self.again:
+                program = contracted_last(program)
             if not self.again and not is_gpu():
                 outside = self._for_many_samples(program, wide is not None)
         program = with_selections(program)
@@ -270,10 +276,11 @@ class Plan:
 
         one = None if matrices is None else by_matrices
         batch: Callable[[Sequence[Any]], Any] = held
-        if wide is not None:
-            one, batch = one or held, self._carried_out(wide, run)
+        many_samples = self._for_batches(program if wide is None else wide)
+        if many_samples is not program:
+            one, batch = one or held, self._carried_out(many_samples, run)
         if outside is not None:
-            together = self._carried_out(outside.program, run)
+            together = self._carried_out(self._for_batches(outside.program), run)
             one = one or held
             batch = for_many_samples(batch, together, outside.samples, outside.shared)
         arrays, types = has_arrays(program), _types(program)
@@ -299,6 +306,13 @@ class Plan:
         selected = with_selections(program)
         holding = functools.cache(lambda: self._holding(selected, sparse=False))
         return lambda inputs: run(inputs, holding(), selected)
+
+    def _for_batches(self, program: Program) -> Program:
+        """The program with products of matrices in the forms that suit batches."""
+        moving = self._moving(program)
+        if self.is_mostly_products:
+            program = products_with_weights(program, program.unreached(moving), LONG_ROWS)
+        return program if is_gpu() else small_products_in_loops(program, moving)
 
     def _for_many_samples(self, program: Program, wide: bool) -> ForManySamples | None:
         """The program of many samples with common weights, if that is another one.

@@ -100,9 +100,10 @@ class Einsum:
     """`out[output] = coefficient * sum(prod(reads))`, summed over all labels not in `output`.
 
     At most two reads. `sizes` gives the size of every label that occurs, as sorted pairs.
-    With `real`, the real part of the result is taken; with `whole`, it is not written out. With
-    `common`, the first operand is a matrix that is the same for all samples of a batch, and the
-    product is made with it on the left.
+    With `real`, the real part of the result is taken; with `whole`, it is not written out; with
+    `looped`, a product of matrices is a sum of products entry by entry. With `common`, the first
+    operand is a matrix that is the same for all samples of a batch, and the product is made with it
+    on the left.
     """
 
     reads: tuple[Read, ...]
@@ -112,6 +113,7 @@ class Einsum:
     real: bool = False
     whole: bool = False
     common: bool = False
+    looped: bool = False
 
     @lazy
     def shape(self) -> tuple[int, ...]:

@@ -219,7 +219,9 @@ def einsum(
             result = _sum_of_products(views[0], views[1], output, sizes)
         else:
             form = lax.dot_general if operation.common else dot
-            result = _product(views[0], views[1], output, sizes, form, operation.common)
+            result = _product(
+                views[0], views[1], output, sizes, form, operation.common, operation.looped
+            )
     result = scaled(result, operation.coefficient)
     if operation.real and jnp.issubdtype(result.dtype, jnp.complexfloating):
         result = lax.real(result)
@@ -244,6 +246,7 @@ def _product(
     sizes: dict[int, int],
     dot: Callable[..., Array],
     common: bool,
+    looped: bool,
 ) -> Array:
     sides = []
     for (value, names), (_, others) in ((first, second), (second, first)):
@@ -259,8 +262,10 @@ def _product(
         shape_left = broadcast_labels(left, left_names, output, sizes)
         return lax.mul(shape_left, broadcast_labels(right, right_names, output, sizes))
     batch = [name for name in output if name in left_names and name in right_names]
-    if batch and len(batch) == len(output):  # no matrix product: one fused loop
+    if looped or (batch and len(batch) == len(output)):  # no matrix product: one fused loop
         axes = (*left_names, *(n for n in right_names if n not in left_names))
+        if looped:  # along the result's rows
+            axes = (*output[:-1], *contracted, output[-1])
         product = lax.mul(
             broadcast_labels(left, left_names, axes, sizes),
             broadcast_labels(right, right_names, axes, sizes),

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import NamedTuple
 
-from ..edges.operations import Einsum
+from ..edges.operations import Assemble, Combine, Einsum, Overlay
 from .instructions import EdgeInstruction, Program
 from .orientation import Storage, multiplies
 
@@ -55,6 +55,8 @@ def columns_last(program: Program, moving: Collection[int]) -> Program | None:
             wide.append((work, columns, math.prod(sizes[name] for name in left & right)))
     if len(wide) < 2:  # from one to the next the matrix lies as it is read
         return None
+    if any(_adds_up(instruction, fixed) for instruction in instructions):
+        return None
     _, columns, depth = max(wide)
     if depth >= next(deep for most, deep in DEEP if columns <= most):
         return None
@@ -81,6 +83,21 @@ def _weights(instruction: object, fixed: Collection[int]) -> int | None:
     ):
         return None
     return weights
+
+
+def _adds_up(instruction: object, fixed: Collection[int]) -> bool:
+    """Whether it adds up matrices of samples, or puts them side by side.
+
+    What enters a sum besides products lies in rows, and would be transposed for it.
+    """
+    operation = getattr(instruction, "operation", None)
+    if not isinstance(instruction, EdgeInstruction) or len(instruction.inputs) < 2:
+        return False
+    return (
+        isinstance(operation, Combine | Assemble | Overlay)
+        and len(operation.shape) > 1
+        and not all(slot in fixed for slot in instruction.inputs)
+    )
 
 
 class _ColumnsLast(Storage):

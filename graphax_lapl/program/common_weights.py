@@ -60,7 +60,9 @@ class _WeightsFirst(Reassociation):
         return pairs if numbers[0] <= MORE_SCALED * numbers[1] else None
 
 
-def products_with_weights(program: Program, fixed: Collection[int]) -> Program:
+def products_with_weights(
+    program: Program, fixed: Collection[int], least_columns: int = 1
+) -> Program:
     """The program whose short products with a matrix that all samples share are products.
 
     The batch gives them rows enough. Written out, such a product is a sum of outer products, and
@@ -69,6 +71,10 @@ def products_with_weights(program: Program, fixed: Collection[int]) -> Program:
     Args:
         program: the program.
         fixed: slots that are the same for all samples.
+        least_columns: of matrices with fewer columns they stay written out.
+
+    Returns:
+        The program; itself where nothing is written out.
     """
     instructions = list(program.instructions)
     for place, made in enumerate(instructions):
@@ -79,6 +85,15 @@ def products_with_weights(program: Program, fixed: Collection[int]) -> Program:
             and operation.written_out
             and [slot in fixed for slot in made.inputs].count(True) == 1
             and not operation.reads[0].labels & operation.reads[1].labels & {*operation.output}
+            and _columns(operation, [slot in fixed for slot in made.inputs]) >= least_columns
         ):
             instructions[place] = replace(made, operation=replace(operation, whole=True))
-    return replace(program, instructions=instructions)
+    same = all(a is b for a, b in zip(instructions, program.instructions, strict=True))
+    return program if same else replace(program, instructions=instructions)
+
+
+def _columns(operation: Einsum, fixed: Sequence[bool]) -> int:
+    """Columns of the matrix, of two operands, that all samples share."""
+    sizes = dict(operation.sizes)
+    labels = operation.reads[fixed.index(True)].labels - operation.summed
+    return math.prod(sizes[name] for name in labels)

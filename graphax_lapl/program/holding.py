@@ -199,7 +199,9 @@ def _is_placed(operation: Assemble) -> bool:
 
 def _is_matrix_product(operation: Einsum | Combine) -> bool:
     """Whether both operands have labels of their own, so that they are in memory first."""
-    if not isinstance(operation, Einsum) or len(operation.reads) < 2 or operation.written_out:
+    if not isinstance(operation, Einsum) or len(operation.reads) < 2:
+        return False
+    if operation.written_out or operation.looped:
         return False
     first, second = (read.labels - operation.summed for read in operation.reads)
     return bool(operation.summed) and first != second

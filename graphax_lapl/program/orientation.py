@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from ..edges.maps import IndexMap
-from ..edges.operations import Combine, Einsum, MaterializeOpaque, Overlay, Read
-from ..edges.terms import Term, with_terms
+from ..edges.operations import Assemble, Combine, Einsum, MaterializeOpaque, Overlay
+from ..edges.terms import with_terms
+from .axes import (
+    Order,
+    factor_read,
+    in_dense,
+    made_in,
+    order_read,
+    order_summed,
+    reading,
+)
 from .instructions import Block, EdgeInstruction, Instruction, Program, Slot
 
 __all__ = [
@@ -59,13 +67,12 @@ class Storage:
                 continue
             made = self.instructions[place]
             assert isinstance(made, EdgeInstruction)
-            assert isinstance(made.operation, Einsum | Combine)
-            output = tuple(made.operation.output[k] for k in order)
-            operation = replace(made.operation, output=output)
+            operation = made_in(made.operation, order)
+            assert operation is not None
             self.instructions[place] = replace(made, operation=operation)
             self.slots[slot] = Slot(operation.shape, self.slots[slot].dtype)
             for k, position in self.readers[slot]:
-                self.instructions[k] = _reading(self.instructions[k], position, order)
+                self.instructions[k] = reading(self.instructions[k], position, order)
         return replace(self.program, slots=self.slots, instructions=self.instructions)
 
     def wanted(self, slot: int) -> tuple[int, ...] | None:
@@ -75,8 +82,8 @@ class Storage:
         orders: set[tuple[int, ...] | None] = set()
         for place, position in self.readers.get(slot, ()):
             operation = getattr(self.instructions[place], "operation", None)
-            if isinstance(operation, Combine):
-                orders.add(_summand(operation, position))
+            if isinstance(operation, Combine | Overlay | Assemble):
+                orders.add(order_summed(operation, position))
             elif isinstance(operation, Einsum):
                 loop = self.sums_with_weights(operation, self.instructions[place].inputs, position)
                 orders.add(self.rows_first(slot) if loop else self.wish(operation, position))
@@ -125,7 +132,7 @@ class Storage:
 
     def wish(self, operation: Einsum, position: int) -> tuple[int, ...] | None:
         """The order of an operand's axes that suits an einsum; None where any does."""
-        return _wanted(operation, operation.reads[position])
+        return order_read(operation, operation.reads[position])
 
     def can_be(self, slot: int, order: tuple[int, ...]) -> bool:
         """Whether an array can be made with its axes in an order and nothing be transposed for it.
@@ -137,51 +144,30 @@ class Storage:
         if slot not in self.makers or order == tuple(range(len(order))):
             return True
         made = self.instructions[self.makers[slot]]
-        operation = getattr(made, "operation", None)
-        if not isinstance(operation, Einsum | Combine) or slot in self.results:
+        assert isinstance(made, EdgeInstruction)
+        operation = None if slot in self.results else made_in(made.operation, order)
+        if operation is None:
             return False
-        output = tuple(operation.output[k] for k in order)
-        if isinstance(operation, Combine):
-            summed = replace(operation, output=output)
-            return all(
-                self.can_be(operand, _summand(summed, position))
-                for position, operand in enumerate(made.inputs)
-            )
-        if {name for name, _ in operation.sizes} == {*output}:
-            orders = [_wanted(replace(operation, output=output), r) for r in operation.reads]
-            return all(
-                own is not None and self.can_be(operand, own)
-                for operand, own in zip(made.inputs, orders, strict=True)
-            )
-        matrices = [s in self.makers and s not in self.fixed for s in made.inputs]
+        if not isinstance(operation, Einsum):
+            assert isinstance(operation, Combine | Overlay | Assemble)
+            orders = [order_summed(operation, k) for k in range(len(made.inputs))]
+        elif len(operation.sizes) == len(operation.output):
+            orders = [order_read(operation, read) for read in operation.reads]
+        else:
+            return self._product_can_be(operation, made.inputs)
+        return all(
+            own is not None and self.can_be(operand, own)
+            for operand, own in zip(made.inputs, orders, strict=True)
+        )
+
+    def _product_can_be(self, operation: Einsum, inputs: Sequence[int]) -> bool:
+        """Whether a product can have its axes as `operation` has, and nothing is transposed."""
+        matrices = [s in self.makers and s not in self.fixed for s in inputs]
         if len(matrices) < 2 or matrices.count(True) != 1:
             return False
         rows = operation.reads[matrices.index(True)].labels
-        first = [name in rows for name in output]
+        first = [name in rows for name in operation.output]
         return first == sorted(first, reverse=True)
-
-
-def _wanted(operation: Einsum, read: Read) -> tuple[int, ...] | None:
-    """The order of an operand's axes that suits an einsum; None where any does.
-
-    Stable: axes about which it has no wish stay as they are.
-    """
-    axes = range(len(read.axes))
-    summed = operation.summed
-    if not summed:
-        if not all(_plain(axis) for axis in read.axes):
-            return None
-        places = {name: k for k, name in enumerate(operation.output)}
-        return tuple(sorted(axes, key=lambda k: places[read.axes[k].labels[0]]))
-    if len(operation.reads) < 2 or operation.written_out:
-        return None
-    return tuple(sorted(axes, key=lambda k: not summed.isdisjoint(read.axes[k].labels)))
-
-
-def _summand(operation: Combine, position: int) -> tuple[int, ...]:
-    """The order of an operand's axes in which a sum has them."""
-    labels, places = operation.operands[position][1], {n: k for k, n in enumerate(operation.output)}
-    return tuple(sorted(range(len(labels)), key=lambda k: places[labels[k]]))
 
 
 def columns_first(program: Program) -> Program:
@@ -214,7 +200,7 @@ def columns_first(program: Program) -> Program:
         slots[slot] = Slot(operation.shape, slots[slot].dtype)
         order = (*range(split, len(operation.shape)), *range(split))
         for k, position in reads:
-            instructions[k] = _reading(instructions[k], position, order)
+            instructions[k] = reading(instructions[k], position, order)
     return replace(program, slots=slots, instructions=instructions)
 
 
@@ -256,7 +242,7 @@ class _Plain(Storage):
         read, kept = operation.reads[position], {*operation.output}
         if len(kept) == len(operation.sizes) or not multiplies(operation):
             return super().wish(operation, position)
-        if not all(_plain(axis) for axis in read.axes):
+        if not all(axis.is_label for axis in read.axes):
             return None
         names = [axis.labels[0] for axis in read.axes]
         left = operation.output[0] in names
@@ -293,7 +279,7 @@ def _transposed(program: Program) -> int:
         side = 0 if first in operation.reads[0].labels else 1
         axes = operation.reads[side].axes
         last = axes[_last_in_memory(instruction.inputs[side], len(axes) - 1, makers)]
-        found += not _plain(last) or last.labels[0] in operation.output
+        found += not last.is_label or last.labels[0] in operation.output
     return found
 
 
@@ -302,7 +288,7 @@ def _otherwise(block: Block) -> Iterator[int]:
     slots = iter(block.slots)
     for term in block.structure.terms if block.structure is not None else ():
         for factor, slot in zip(term.factors, slots, strict=False):
-            if _order(term, factor.axes) is not None:
+            if in_dense(term, factor.axes) not in (None, tuple(range(len(factor.axes)))):
                 yield slot
 
 
@@ -318,7 +304,7 @@ def _last_in_memory(slot: int, last: int, makers: Mapping[int, EdgeInstruction])
         return last
     everything = {name for name, _ in operation.sizes}
     for read, operand in zip(operation.reads, made.inputs, strict=True):
-        names = [axis.labels[0] for axis in read.axes if _plain(axis)]
+        names = [axis.labels[0] for axis in read.axes if axis.is_label]
         if len(names) == len(read.axes) == last + 1 and {*names} == everything:
             return operation.output.index(names[_last_in_memory(operand, last, makers)])
     return last
@@ -338,29 +324,13 @@ def multiplies(operation: Einsum) -> bool:
     )
 
 
-def _reading(instruction: Instruction, position: int, order: tuple[int, ...]) -> Instruction:
-    """The instruction for an operand whose axes are in another order."""
-    assert isinstance(instruction, EdgeInstruction)
-    operation = instruction.operation
-    if isinstance(operation, Combine):
-        operands = list(operation.operands)
-        coefficient, labels = operands[position]
-        operands[position] = coefficient, tuple(labels[k] for k in order)
-        return replace(instruction, operation=replace(operation, operands=tuple(operands)))
-    assert isinstance(operation, Einsum)
-    reads = list(operation.reads)
-    axes = reads[position].axes
-    reads[position] = replace(reads[position], axes=tuple(axes[k] for k in order))
-    return replace(instruction, operation=replace(operation, reads=tuple(reads)))
-
-
 def oriented(program: Program) -> Program:
     """The program whose last matrix products need no transposition before they are results.
 
     While arrows are multiplied a matrix is stored with the input's axes first, a result has the
     output's first. A compiler folds a transposition into the product before it, which then may be
-    one that its library does not take. What only one block or overlay reads is made as this has it,
-    except where a matrix meets weights that would come first (see `Storage.can_be`): these are the
+    one that its library does not take. What only one block or overlay reads, or a sum that only one
+    of them reads, is made as this has it, except where a matrix meets weights that would come first (see `Storage.can_be`): these are the
     same for all samples, and the transposition is left to the end.
     """
     return _with_results_turned(program, weights_last=True)
@@ -374,21 +344,31 @@ def _with_results_turned(program: Program, weights_last: bool) -> Program:
         weights_last: only products of matrices, and none that would have weights first.
     """
     readers = program.readers()
-    products = {
-        i.outputs[0]: k
-        for k, i in enumerate(program.instructions)
-        if isinstance(i, EdgeInstruction) and readers[i.outputs[0]] == 1
-        if (_is_product(i) and not _has_rows_first(i, program) if weights_last else _is_matrix(i))
-    }
+    products: dict[int, int] = {}
+    rows_first: set[int] = set()
+    for place, made in enumerate(program.instructions):
+        if not isinstance(made, EdgeInstruction):
+            continue
+        (slot,) = made.outputs
+        once = readers[slot] == 1
+        if _is_product(made) if weights_last else _is_matrix(made):
+            if weights_last and _has_rows_first(made, program):
+                rows_first.add(slot)
+            elif once:
+                products[slot] = place
+        elif weights_last and _is_sum(made):
+            if not rows_first.isdisjoint(made.inputs):
+                rows_first.add(slot)
+            elif once and not products.keys().isdisjoint(made.inputs):
+                products[slot] = place
     if not products:
         return program
     turned = replace(
         program, slots=list(program.slots), instructions=list(program.instructions), blocks=[]
     )
     for place, instruction in enumerate(program.instructions):
-        if isinstance(instruction, EdgeInstruction) and isinstance(instruction.operation, Overlay):
-            operation = _overlay(instruction.operation, instruction.inputs, products, turned)
-            turned.instructions[place] = replace(instruction, operation=operation)
+        if isinstance(getattr(instruction, "operation", None), Overlay):
+            _turn_operands(place, products, turned)
     for row in program.blocks:
         turned.blocks.append([_turned(block, products, turned) for block in row])
     return turned
@@ -407,6 +387,12 @@ def _is_product(instruction: EdgeInstruction) -> bool:
         and _is_matrix(instruction)
         and len(operation.output) < len(operation.sizes)
     )
+
+
+def _is_sum(instruction: EdgeInstruction) -> bool:
+    """Whether it adds up arrays of several axes, or puts them side by side."""
+    operation = instruction.operation
+    return isinstance(operation, Combine | Overlay | Assemble) and len(operation.shape) > 1
 
 
 def _has_rows_first(instruction: EdgeInstruction, program: Program) -> bool:
@@ -431,57 +417,37 @@ def _turned(block: Block, products: dict[int, int], program: Program) -> Block:
         factors = []
         for factor in term.factors:
             slot = next(slots)
-            order = _order(term, factor.axes) if slot in products else None
-            if order is not None:
-                factor = replace(
-                    factor,
-                    axes=tuple(factor.axes[k] for k in order),
-                    shape=tuple(factor.shape[k] for k in order),
-                )
-                _turn(slot, order, products, program)
+            order = in_dense(term, factor.axes) if slot in products else None
+            if order is not None and _turn(slot, order, products, program):
+                factor = factor_read(factor, order)
             factors.append(factor)
         terms.append(replace(term, factors=tuple(factors)))
     return replace(block, structure=with_terms(structure, terms))
 
 
-def _overlay(
-    operation: Overlay, slots: Sequence[int], products: dict[int, int], program: Program
-) -> Overlay:
-    """The overlay with the products among its operands in the order of its axes."""
-    places = {name: k for k, (name, _) in enumerate(operation.sizes)}
-    operands, patches = iter(slots), []
-    for patch in operation.patches:
-        slot = -1 if patch.labels is None else next(operands)
-        if patch.labels is not None and slot in products:
-            labels = patch.labels
-            order = sorted(range(len(labels)), key=lambda k: places[labels[k]])
-            _turn(slot, order, products, program)
-            patch = replace(patch, labels=tuple(labels[k] for k in order))
-        patches.append(patch)
-    return replace(operation, patches=tuple(patches))
-
-
-def _turn(slot: int, order: Sequence[int], products: dict[int, int], program: Program) -> None:
-    """Make a product with its axes in another order."""
+def _turn(slot: int, order: Order, products: dict[int, int], program: Program) -> bool:
+    """Make a product, or a sum of some, with its axes in another order; whether it could be."""
     place = products[slot]
     instruction = program.instructions[place]
     assert isinstance(instruction, EdgeInstruction)
-    assert isinstance(instruction.operation, Einsum)
-    operation = replace(
-        instruction.operation, output=tuple(instruction.operation.output[k] for k in order)
-    )
+    same = order == tuple(range(len(order)))
+    operation = None if same else made_in(instruction.operation, order)
+    if operation is None:
+        return False
     program.instructions[place] = replace(instruction, operation=operation)
     program.slots[slot] = Slot(operation.shape, program.slots[slot].dtype)
+    _turn_operands(place, products, program)
+    return True
 
 
-def _order(term: Term, axes: tuple[IndexMap, ...]) -> list[int] | None:
-    """The order of a factor's axes in the dense array; None where they stand in it already."""
-    places = {index_map: k for k, index_map in reversed([*enumerate((*term.out, *term.into))])}
-    if len({*axes}) < len(axes) or any(axis not in places or not _plain(axis) for axis in axes):
-        return None
-    order = sorted(range(len(axes)), key=lambda k: places[axes[k]])
-    return None if order == list(range(len(axes))) else order
-
-
-def _plain(axis: IndexMap) -> bool:
-    return axis.is_label
+def _turn_operands(place: int, products: dict[int, int], program: Program) -> None:
+    """Make the products among the operands of a sum in the order of its axes."""
+    instruction = program.instructions[place]
+    operation = getattr(instruction, "operation", None)
+    if not isinstance(operation, Combine | Overlay | Assemble):
+        return
+    for position, slot in enumerate(instruction.inputs):
+        order = order_summed(operation, position) if slot in products else None
+        if order is not None and _turn(slot, order, products, program):
+            instruction = reading(instruction, position, order)
+    program.instructions[place] = instruction

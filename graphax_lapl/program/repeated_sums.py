@@ -66,7 +66,7 @@ def _added(program: Program, instruction: Instruction) -> int:
 
 def _is_product(operation: Einsum) -> bool:
     """Whether it is a product of matrices, which is always in memory."""
-    if len(operation.reads) < 2:
+    if len(operation.reads) < 2 or operation.looped:
         return False
     first, second = (read.labels for read in operation.reads)
     return not (first <= second or second <= first)
