@@ -168,7 +168,7 @@ def test_products_of_samples_are_counted_apart() -> None:
     layers = weights((6, 12, 12, 6))
     f = lambda x: x + network(layers, x)  # noqa: E731
     reverse, moving = program_of(f, 6, "reverse")
-    assert products_of_matrices(reverse, moving) == (6 * 12 * 12 + 6 * 12 * 6, 0)
+    assert products_of_matrices(reverse, moving) == (6 * 12 * 12 + 6 * 12 * 6, 0, 0)
     twice, moving = program_of(lambda x: f(f(x)), 6, "markowitz")
     assert products_of_matrices(twice, moving).own >= 6 * 6 * 6
     assert "markowitz" not in make_plan(lambda x: f(f(x)), jnp.ones(6)).order.method

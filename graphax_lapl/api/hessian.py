@@ -10,11 +10,11 @@ from typing import Any
 from jax import tree_util
 
 from ..graph.tracing import check_callable, check_flags
-from ..program.columns_last import own_products
+from ..program.columns_last import products_of_matrices
 from ..program.counts import work_per_sample
 from ..program.hessian import build_hessian
 from ..program.hessian_columns import build_hessian_by_columns
-from ..program.instructions import Program
+from ..program.instructions import Program, moving_inputs
 from ..program.repetition import layers, rows_of_samples
 from ..program.row_hessian import build_row_hessian, most_products
 from ..program.summed_weights import sum_weights
@@ -239,11 +239,14 @@ def _of_layers(prepared: Prepared, order: EliminationOrder, program: Program) ->
     graphs = prepared.second_choices
     has_windows = len(graphs) > 1
 
+    def moving(graph: SecondOrderGraph, program: Program) -> set[int]:
+        return moving_inputs(program, graph.listing, graph.inputs)
+
     def work(graph: SecondOrderGraph, program: Program) -> float:
-        moving = Plan(graph.graph, order, program).moving
-        products = OWN_PRODUCT * own_products(program, moving)
+        own = moving(graph, program)
+        products = OWN_PRODUCT * products_of_matrices(program, own).each
         windows = WINDOW_WEIGHT if has_windows and not graph.listing.whole_windows else 1
-        return windows * work_per_sample(program, moving) + products
+        return windows * work_per_sample(program, own) + products
 
     programs: list[tuple[SecondOrderGraph, Program | None]] = [(prepared.second, program)]
     programs += [(graph, build_hessian(graph)) for graph in graphs[1:]]
@@ -251,10 +254,10 @@ def _of_layers(prepared: Prepared, order: EliminationOrder, program: Program) ->
     programs += [(graph, build_hessian_by_columns(graph, limit)) for graph in graphs]
     found = [(work(graph, made), graph, made) for graph, made in programs if made is not None]
     _, graph, program = min(found, key=lambda entry: entry[0])
-    moving = Plan(graph.graph, order, program).moving
-    if not rows_of_samples(program, moving):
+    own = moving(graph, program)
+    if not rows_of_samples(program, own):
         return Plan(graph.graph, order, program)
-    tidy = arranged(sum_weights(program, moving), moving)
+    tidy = arranged(sum_weights(program, own), own)
     return Plan(graph.graph, order, tidy, again=True)
 
 

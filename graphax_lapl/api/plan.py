@@ -47,7 +47,7 @@ from ..program.counts import (
 )
 from ..program.fusion import UNBOUNDED
 from ..program.holding import MAX_INSTRUCTIONS, worth_holding, worth_holding_for_derivatives
-from ..program.instructions import Program
+from ..program.instructions import Program, moving_inputs
 from ..program.orientation import contracted_last, oriented, plain_products
 from ..program.powers import powers_of_reciprocals
 from ..program.quotients import divided_after_sums
@@ -58,8 +58,8 @@ from ..program.scaled_rows import scaled_rows
 from ..program.selections import with_selections
 from ..program.signs import signs_inside
 from ..program.sines import sines
-from ..program.small_products import small_products_in_loops
 from ..program.slopes_outside import ForManySamples, slopes_outside
+from ..program.small_products import small_products_in_loops
 from . import saved_plans
 from .orders import EliminationOrder
 from .saved_plans import SavedPlan
@@ -178,7 +178,7 @@ class Plan:
     @property
     def is_mostly_products(self) -> bool:
         """Whether most operations are products of matrices, some of them with common weights."""
-        common, own = self._products
+        common, own, _ = self._products
         return common > 0 and 2 * (common + own) >= MOSTLY * self.count("flops").flops
 
     @cached_property
@@ -379,11 +379,9 @@ class Plan:
 
     def _moving(self, program: Program) -> set[int]:
         """Inputs of the program that are differentiated, or come with the operator."""
-        listing, graph = self.graph.listing, self.graph
-        places = (*listing.constants, *listing.inputs)
+        graph = self.graph
         leaves = {graph.by_name[name].variable for name in graph.inputs}
-        slots = zip(program.inputs, places, strict=False)
-        return {s for s, v in slots if v in leaves} | {*program.inputs[len(places) :]}
+        return moving_inputs(program, graph.listing, leaves)
 
     def emitted(
         self, values: bool, sparse: bool, jitted: bool = True

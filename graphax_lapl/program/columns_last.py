@@ -11,7 +11,7 @@ from ..edges.operations import Assemble, Combine, Einsum, Overlay
 from .instructions import EdgeInstruction, Program
 from .orientation import Storage, multiplies
 
-__all__ = ["Products", "columns_last", "own_products", "products_of_matrices"]
+__all__ = ["Products", "columns_last", "products_of_matrices"]
 
 #: Up to how many columns, from which depth of the products on rows are long enough for elementwise
 #: loops to go along them; more columns are a loop as well.
@@ -135,26 +135,12 @@ class Products(NamedTuple):
         common: in those with weights, of matrices of several columns.
         own: in those of two matrices that every sample of a batch has of its own. For a batch each
             of these is a product for every sample; with weights it is one for all.
+        each: how many there are of the latter.
     """
 
     common: int
     own: int
-
-
-def own_products(program: Program, moving: Collection[int]) -> int:
-    """How many products of two matrices every sample has of its own.
-
-    Args:
-        program: the program.
-        moving: its inputs that samples may have of their own.
-    """
-    fixed = program.unreached(moving)
-    return sum(
-        isinstance(operation := getattr(instruction, "operation", None), Einsum)
-        and multiplies(operation)
-        and fixed.isdisjoint(instruction.inputs)
-        for instruction in program.instructions
-    )
+    each: int
 
 
 def products_of_matrices(program: Program, moving: Collection[int]) -> Products:
@@ -165,7 +151,7 @@ def products_of_matrices(program: Program, moving: Collection[int]) -> Products:
         moving: its inputs that samples may have of their own.
     """
     fixed = program.unreached(moving)
-    common = own = 0
+    common = own = each = 0
     for instruction in program.instructions:
         operation = getattr(instruction, "operation", None)
         if isinstance(operation, Einsum) and multiplies(operation):
@@ -173,4 +159,5 @@ def products_of_matrices(program: Program, moving: Collection[int]) -> Products:
                 common += operation.cost.muls
             elif fixed.isdisjoint(instruction.inputs):
                 own += operation.cost.muls
-    return Products(common, own)
+                each += 1
+    return Products(common, own, each)

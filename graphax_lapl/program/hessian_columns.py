@@ -1,4 +1,4 @@
-"""The program of a Hessian whose columns are carried back through the function.
+"""The program of a Hessian whose columns are pulled back through the function.
 
     d2y/dx_i dx_j  =  sum_v (du/dx_i)^T C_v dw/dx_j,     C_v = dy/dv H_v
 
@@ -86,10 +86,10 @@ class _ByColumns(HessianBuilder):
             turned = self.made_by(swapped(weight[0], len(self.shape_of(first))), weight[1], end)
             assert turned is not None
             enter(turned, other, first)
-        found = self.taken_back(columns, spans, end)
+        found = self.pulled_back(columns, spans, end)
         return self.symmetric(found, end) if half else found
 
-    def taken_back(self, columns: Columns, spans: Jacobians, end: int) -> Pairs:
+    def pulled_back(self, columns: Columns, spans: Jacobians, end: int) -> Pairs:
         """The sum of all columns, each vertex' after those of its readers."""
         fixed = self.program.unreached(self.moving_inputs())
         sources: dict[int, list[int]] = {}

@@ -34,6 +34,7 @@ __all__ = [
     "Program",
     "RowHessianInstruction",
     "Slot",
+    "moving_inputs",
 ]
 
 
@@ -393,3 +394,19 @@ class Elimination:
     def cost(self) -> Cost:
         """Counted cost."""
         return Cost.total([recipe.cost for recipe in self.recipes])
+
+
+def moving_inputs(program: Program, listing: Listing, leaves: Collection[int]) -> set[int]:
+    """Slots of a program's inputs that samples may have of their own.
+
+    Args:
+        program: the program.
+        listing: the equations of its function.
+        leaves: variables of the leaves that are differentiated.
+
+    Returns:
+        Those of these leaves, and of what comes with the operator.
+    """
+    places = (*listing.constants, *listing.inputs)
+    pairs = zip(program.inputs, places, strict=False)
+    return {s for s, v in pairs if v in leaves} | {*program.inputs[len(places) :]}

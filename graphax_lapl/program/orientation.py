@@ -330,8 +330,9 @@ def oriented(program: Program) -> Program:
     While arrows are multiplied a matrix is stored with the input's axes first, a result has the
     output's first. A compiler folds a transposition into the product before it, which then may be
     one that its library does not take. What only one block or overlay reads, or a sum that only one
-    of them reads, is made as this has it, except where a matrix meets weights that would come first (see `Storage.can_be`): these are the
-    same for all samples, and the transposition is left to the end.
+    of them reads, is made as this has it, except where a matrix meets weights that would come first
+    (see `Storage.can_be`): these are the same for all samples, and the transposition is left to the
+    end.
     """
     return _with_results_turned(program, weights_last=True)
 

@@ -28,6 +28,7 @@ from ..rules.lowering import closure, identity_structure
 from ..rules.second_order import SecondOrderGraph, references_of
 from ..rules.site import Reference
 from .builder import Builder, Edge
+from .instructions import moving_inputs
 from .repetition import LAYERS
 from .sums import RunningSum
 
@@ -80,9 +81,7 @@ class SecondOrderBuilder(Builder):
 
     def moving_inputs(self) -> set[int]:
         """The program's inputs that are differentiated, or come with the operator."""
-        own = len(self.listing.constants) + len(self.listing.inputs)
-        moving = {self.value(leaf) for leaf in self.second.inputs}
-        return moving | {*self.program.inputs[own:]}
+        return moving_inputs(self.program, self.listing, self.second.inputs)
 
     def made_by(self, recipe: Recipe, slots: Sequence[int], vertex: int) -> Edge | None:
         """The edge that a recipe makes of slots; None for zero."""

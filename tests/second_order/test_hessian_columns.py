@@ -12,7 +12,7 @@ from graphax_lapl.api.plan import Plan
 from graphax_lapl.api.planning import prepare
 from graphax_lapl.edges.operations import Einsum
 from graphax_lapl.program import hessian_columns
-from graphax_lapl.program.columns_last import own_products
+from graphax_lapl.program.columns_last import products_of_matrices
 from graphax_lapl.program.hessian_columns import build_hessian_by_columns
 from graphax_lapl.program.orientation import multiplies
 from tests.checks import assert_same
@@ -178,7 +178,7 @@ def layered(inputs, width):
         return jnp.sum(jnp.tanh(jnp.tanh(x @ first) @ second))
 
     plan = make_plan(fun, jnp.ones(inputs), kind="hessian")
-    return own_products(plan.program, plan.moving)
+    return products_of_matrices(plan.program, plan.moving).each
 
 
 def test_wide_layers_are_contracted_and_narrow_ones_pulled_back():
@@ -198,7 +198,7 @@ def test_layers_in_front_of_several_products_are_pulled_through_once():
     ]
     # The columns of four layers forward and back, and those of the first one at the end.
     assert len(products) == 9
-    assert own_products(plan.program, plan.moving) == 0
+    assert products_of_matrices(plan.program, plan.moving).each == 0
 
 
 def test_sums_that_products_read_are_in_memory():

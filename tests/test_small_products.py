@@ -1,0 +1,95 @@
+"""Products of small matrices that every sample has of its own: loops for batches."""
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import Array
+
+from graphax_lapl import jacve, make_plan
+from graphax_lapl.edges.operations import Einsum
+from graphax_lapl.program.instructions import EdgeInstruction, Program, Slot
+from graphax_lapl.program.small_products import small_products_in_loops
+
+from .test_rows_of_results import SAMPLES, products, weights
+
+
+def steps(p: Any, x: Array) -> Array:
+    """A step of Runge and Kutta's method: a product of Jacobians for every stage."""
+
+    def slope(x: Array) -> Array:
+        return jnp.tanh(x @ p[0]) @ p[1]
+
+    first = slope(x)
+    second = slope(x + 0.05 * first)
+    third = slope(x + 0.05 * second)
+    return x + 0.1 / 6 * (first + 2 * second + 2 * third + slope(x + 0.1 * third))
+
+
+def case(size: int, hidden: int = 24) -> tuple[Any, list[Array], Array]:
+    """The step of a vector of `size` numbers, its weights, and a batch."""
+    xs = jnp.asarray(np.random.default_rng(3).normal(size=(SAMPLES, size)))
+    return steps, [weights(size, hidden), weights(hidden, size, seed=1)], xs
+
+
+def looped(program: Program) -> list[Einsum]:
+    """The products that are loops."""
+    return [
+        i.operation
+        for i in program.instructions
+        if isinstance(i, EdgeInstruction) and isinstance(i.operation, Einsum)
+        if i.operation.looped
+    ]
+
+
+@pytest.mark.parametrize("size", [2, 5, 6, 7, 8, 12])
+def test_numbers(size: int) -> None:
+    fun, parameters, xs = case(size)
+    found = jax.vmap(jacve(fun, argnums=1), in_axes=(None, 0))(parameters, xs)
+    expected = jax.vmap(jax.jacfwd(fun, argnums=1), in_axes=(None, 0))(parameters, xs)
+    np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-12)
+
+
+def test_single_precision_and_derivatives(float32: None) -> None:
+    fun, parameters, xs = case(6)
+    parameters, xs = jax.tree.map(lambda a: a.astype(jnp.float32), (parameters, xs))
+
+    def norm(jacobian: Any, parameters: Any) -> Array:
+        return (jax.vmap(jacobian(fun, argnums=1), in_axes=(None, 0))(parameters, xs) ** 2).sum()
+
+    found = jax.grad(lambda p: norm(jacve, p))(parameters)
+    expected = jax.grad(lambda p: norm(jax.jacfwd, p))(parameters)
+    for own, other in zip(found, expected, strict=True):
+        assert own.dtype == jnp.float32
+        np.testing.assert_allclose(own, other, rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize(("size", "loops"), [(3, 0), (4, 0), (5, 3), (6, 3), (7, 3), (8, 0)])
+def test_which_are_loops(size: int, loops: int) -> None:
+    """Small ones are written out anyway, and those of 8 x 8 are compiled."""
+    fun, parameters, xs = case(size)
+    plan = make_plan(fun, parameters, xs[0], argnums=1, order="reverse")
+    eliminated = make_plan(fun, parameters, xs[0], argnums=1)
+    assert len(looped(small_products_in_loops(eliminated.program, eliminated.moving))) == loops
+    assert not looped(small_products_in_loops(plan.program, set()))  # all samples share everything
+
+
+def test_only_batches_have_loops() -> None:
+    fun, parameters, xs = case(6)
+    jacobian = jacve(fun, argnums=1)
+    one = products(jax.make_jaxpr(jacobian)(parameters, xs[0]).jaxpr)
+    batch = products(jax.make_jaxpr(jax.vmap(jacobian, in_axes=(None, 0)))(parameters, xs).jaxpr)
+    square = [e for e in one if e.outvars[0].aval.shape == (6, 6)]
+    own = [e for e in batch if e.params["dimension_numbers"][1][0]]
+    assert square
+    assert not own
+
+
+def test_complex_matrices_are_products() -> None:
+    fun, parameters, xs = case(6)
+    plan = make_plan(fun, parameters, xs[0], argnums=1)
+    slots = [Slot(slot.shape, np.dtype(complex)) for slot in plan.program.slots]
+    assert not looped(small_products_in_loops(replace(plan.program, slots=slots), plan.moving))
