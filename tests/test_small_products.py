@@ -93,3 +93,17 @@ def test_complex_matrices_are_products() -> None:
     plan = make_plan(fun, parameters, xs[0], argnums=1)
     slots = [Slot(slot.shape, np.dtype(complex)) for slot in plan.program.slots]
     assert not looped(small_products_in_loops(replace(plan.program, slots=slots), plan.moving))
+
+
+def test_weights_that_are_differentiated_too_are_left_to_the_library() -> None:
+    _, parameters, xs = case(6)
+
+    def of_both(first: Array, x: Array) -> Array:
+        hidden = jnp.tanh(x @ first)
+        return jnp.tanh(hidden @ first.T) @ parameters[0]
+
+    plan = make_plan(of_both, parameters[0], xs[0], argnums=(0, 1), order="forward")
+    found = small_products_in_loops(plan.program, plan.moving)
+    for instruction in found.instructions:
+        if isinstance(operation := getattr(instruction, "operation", None), Einsum):
+            assert not (operation.looped and plan.moving & {*instruction.inputs})

@@ -310,7 +310,8 @@ class Plan:
     def _for_batches(self, program: Program) -> Program:
         """The program with products of matrices in the forms that suit batches."""
         moving = self._moving(program)
-        if self.is_mostly_products:
+        # Of several inputs that are differentiated some may be weights, and the rest a sample's.
+        if self.is_mostly_products and len(moving) == 1:
             program = products_with_weights(program, program.unreached(moving), LONG_ROWS)
         return program if is_gpu() else small_products_in_loops(program, moving)
 

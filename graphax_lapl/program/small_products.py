@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Set
 from dataclasses import replace
 
 import numpy as np
@@ -24,12 +24,14 @@ TILE, TILED = 8, 1 << 10
 LONG = 5
 
 
-def small_products_in_loops(program: Program, moving: Collection[int]) -> Program:
+def small_products_in_loops(program: Program, moving: Set[int]) -> Program:
     """Write products of small matrices of each sample as sums of products, entry by entry.
 
     For a batch XLA's CPU compiler calls its library once for every sample, which takes about a
     microsecond whatever the size (matrices of 4 x 4 to 7 x 7 five times as long as a loop does, of
     16 x 16 twice). A loop over all entries of all samples is vectorised, and its readers are in it.
+
+    What only some of the inputs enter that may move is left to the library: it may be weights.
 
     Args:
         program: the program for a batch.
@@ -38,17 +40,31 @@ def small_products_in_loops(program: Program, moving: Collection[int]) -> Progra
     Returns:
         The program; itself where there are no such products.
     """
-    fixed = program.unreached(moving)
+    reached = _reached(program, moving)
     instructions = list(program.instructions)
     for place, made in enumerate(instructions):
         if isinstance(made, EdgeInstruction) and isinstance(made.operation, Einsum):
-            own = fixed.isdisjoint(made.inputs)
+            # Weights may be differentiated too, and are the same for all samples.
+            entering = {reached.get(slot, frozenset()) for slot in made.inputs}
+            own = len(entering) == 1 and entering != {frozenset()}
+            own = own and moving.isdisjoint(made.inputs)
             dtypes = {program.slots[s].dtype for s in (*made.inputs, *made.outputs)}
             if own and _is_small(made.operation) and dtypes <= {np.dtype("f4"), np.dtype("f8")}:
                 operation = replace(made.operation, looped=True)
                 instructions[place] = replace(made, operation=operation)
     same = all(a is b for a, b in zip(instructions, program.instructions, strict=True))
     return program if same else replace(program, instructions=instructions)
+
+
+def _reached(program: Program, moving: Collection[int]) -> dict[int, frozenset[int]]:
+    """For every slot the inputs that samples may have of their own and that it depends on."""
+    reached = {slot: frozenset([slot]) for slot in moving}
+    nothing: frozenset[int] = frozenset()
+    for instruction in program.instructions:
+        entering = [reached[slot] for slot in instruction.inputs if slot in reached]
+        if entering:
+            reached.update(dict.fromkeys(instruction.outputs, nothing.union(*entering)))
+    return reached
 
 
 def _is_small(operation: Einsum) -> bool:
