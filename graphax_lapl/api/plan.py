@@ -14,29 +14,12 @@ import jax.numpy as jnp
 
 from ..edges.operations import EVALUATION, ApplyOpaque, MaterializeOpaque
 from ..edges.terms import Structure
-from ..emit.chunks import can_be_in_chunks, chunked_where_large
 from ..emit.compressed import CompressedProgram
-from ..emit.few_samples import for_few_samples, for_many_samples
-from ..emit.gpu_batches import is_gpu, side_by_side
-from ..emit.holding import BARRIERS_STAND, HELD_SIZES, Holding
-from ..emit.innermost import samples_of
-from ..emit.run import dense_block, has_cotangent_rules, run_program
-from ..emit.small_programs import (
-    has_arrays,
-    has_plain_equations,
-    in_numbers,
-    is_small_program,
-)
-from ..emit.stored import stored_arrays
 from ..errors import InvalidArgumentError, NotPicklableError
 from ..graph.computational_graph import ComputationalGraph
 from ..graph.tracing import is_traced
-from ..program.at_once import Footprint, can_be_divided
-from ..program.before_sums import in_memory_before, shared_in_sums
 from ..program.builder import Begun
-from ..program.columns_last import Products, columns_last, products_of_matrices
-from ..program.common_weights import products_with_weights, weights_first
-from ..program.convolutions import convolution_results, scales_before_convolutions
+from ..program.columns_last import Products, products_of_matrices
 from ..program.counts import (
     BYTES_PER_OPERATION,
     OpCounts,
@@ -45,22 +28,9 @@ from ..program.counts import (
     count_program,
     traced_work,
 )
-from ..program.fusion import UNBOUNDED
-from ..program.holding import MAX_INSTRUCTIONS, worth_holding, worth_holding_for_derivatives
 from ..program.instructions import Program, moving_inputs
-from ..program.orientation import contracted_last, oriented, plain_products
-from ..program.powers import powers_of_reciprocals
-from ..program.quotients import divided_after_sums
-from ..program.recomputation import compared_with_results, shared_work
-from ..program.regions import regions
-from ..program.repetition import numbers_of_layers, repeated_by_samples, rows_of_samples
-from ..program.scaled_rows import scaled_rows
-from ..program.selections import with_selections
-from ..program.signs import signs_inside
-from ..program.sines import sines
-from ..program.slopes_outside import ForManySamples, slopes_outside
-from ..program.small_products import small_products_in_loops
 from . import saved_plans
+from .emission import Emission, Run
 from .orders import EliminationOrder
 from .saved_plans import SavedPlan
 
@@ -71,11 +41,6 @@ __all__ = ["Plan", "SavedPlan"]
 OWN = 4
 #: Share of its operations that make products with common weights most of a program.
 MOSTLY = 0.5
-#: Samples from which on products of weights are made that hold many more numbers than these do.
-MANY = 128
-#: Columns of weights from which on rows of all samples are multiplied with them as one matrix,
-#: however few numbers the product sums.
-LONG_ROWS = 16
 
 
 @dataclass(eq=False)
@@ -219,159 +184,14 @@ class Plan:
             values, and for every output leaf and every differentiated leaf a dense block, or with
             `sparse` the arrays that it keeps.
         """
-        program = powers_of_reciprocals(self.pruned(values))
-        wide: Program | None = None
-        outside: ForManySamples | None = None
-        if not self.again:
-            program = weights_first(program)
-            if not sparse and self.is_mostly_products:
-                wide = columns_last(_settled(program), self._moving(program))
-            program = contracted_last(program)
-        if not sparse:
-            program = oriented(program if self.again else _settled(program))
-            if not self.again:
-                program = contracted_last(program)
-            if not self.again and not is_gpu():
-                outside = self._for_many_samples(program, wide is not None)
-        program = with_selections(program)
-        write: Callable[..., Any] = stored_arrays if sparse else dense_block
-
-        def run(
-            inputs: Sequence[Any], holding: Holding, program: Program = program
-        ) -> tuple[list[Any], list[list[Any]]]:
-            slots = run_program(program, inputs, holding)
-            blocks = [[write(block, program, slots) for block in row] for row in program.blocks]
-            return [slots[slot] for slot in program.values], blocks
-
-        # Programs in numbers decide for themselves what is held.
-        holding = functools.cache(lambda: self._holding(program, sparse))
-
-        def held(inputs: Sequence[Any]) -> tuple[list[Any], list[list[Any]]]:
-            return run(inputs, holding())
-
-        # `jax.vmap` of a function with a derivative rule has no tangents for integers.
-        inexact = all(jnp.issubdtype(program.slots[s].dtype, jnp.inexact) for s in program.values)
-        if sparse or not inexact or has_cotangent_rules(program):
-            return held
-        if self.again and program.few_samples is not None:
-            small = program.few_samples
-            holding_few = functools.cache(lambda: self._holding(small, sparse))
-            many = self._in_pieces(program, held)
-            few_in_pieces = self._in_pieces(small, lambda x: run(x, holding_few(), small))
-
-            def by_samples(inputs: Sequence[Any]) -> tuple[list[Any], list[list[Any]]]:
-                size = samples_of(inputs)
-                return (many if size is not None and size >= MANY else few_in_pieces)(inputs)
-
-            return by_samples
-        if self.again:
-            return self._in_pieces(program, held)
-        matrices = plain_products(program) if has_plain_equations(program) else None
-
-        def by_matrices(inputs: Sequence[Any]) -> tuple[list[Any], list[list[Any]]]:
-            assert matrices is not None
-            # Regions hold instructions, which read arrays as they lie.
-            own = self._holding(matrices, sparse) if holding().regions else holding()
-            return run(inputs, own, matrices)
-
-        one = None if matrices is None else by_matrices
-        batch: Callable[[Sequence[Any]], Any] = held
-        many_samples = self._for_batches(program if wide is None else wide)
-        if many_samples is not program:
-            one, batch = one or held, self._carried_out(many_samples, run)
-        if outside is not None:
-            together = self._carried_out(self._for_batches(outside.program), run)
-            one = one or held
-            batch = for_many_samples(batch, together, outside.samples, outside.shared)
-        arrays, types = has_arrays(program), _types(program)
-        made = batch
-        if is_small_program(program) and (arrays or holding().values or holding().sines):
-            plain = functools.partial(run, holding=Holding())
-            numbers = in_numbers(batch, plain, arrays, types, one, wide=wide is not None)
-            made = functools.partial(_as_traced, numbers)
-        elif one is not None:
-            made = for_few_samples(one, batch, 2, types=types)
-        if is_gpu() and not arrays and _can_be_side_by_side(program):
-            several = made
-            made = for_few_samples(lambda x: several(side_by_side(x)), several, 2, types=types)
-        if (few := self.few) is not None:
-            pushed = functools.partial(few.run, values=values, sparse=False)
-            made = for_few_samples(pushed, made, self.order.few_limit, types=types)
-        return self._in_pieces(program, made) if self.pieces else made
-
-    def _carried_out(
-        self, program: Program, run: Callable[..., Any]
-    ) -> Callable[[Sequence[Any]], Any]:
-        """Another program of dense results as a function of its inputs."""
-        selected = with_selections(program)
-        holding = functools.cache(lambda: self._holding(selected, sparse=False))
-        return lambda inputs: run(inputs, holding(), selected)
-
-    def _for_batches(self, program: Program) -> Program:
-        """The program with products of matrices in the forms that suit batches."""
-        moving = self._moving(program)
-        # Of several inputs that are differentiated some may be weights, and the rest a sample's.
-        if self.is_mostly_products and len(moving) == 1:
-            program = products_with_weights(program, program.unreached(moving), LONG_ROWS)
-        return program if is_gpu() else small_products_in_loops(program, moving)
-
-    def _for_many_samples(self, program: Program, wide: bool) -> ForManySamples | None:
-        """The program of many samples with common weights, if that is another one.
-
-        Args:
-            program: the program of few.
-            wide: whether the products of that are wide ones, which not all may become then.
-        """
-        found = slopes_outside(program, self._moving(program))
-        if found is None or (wide and 2 * found.replaced < self._products.common):
-            return None
-        return found
-
-    def _in_pieces(
-        self, program: Program, run: Callable[[Sequence[Any]], Any]
-    ) -> Callable[[Sequence[Any]], Any]:
-        """A program of dense results, under `jax.vmap` as many samples at once as are worth it."""
-        if len(program.instructions) > MAX_INSTRUCTIONS or not can_be_divided(program):
-            return run
-
-        @functools.cache
-        def footprint(own: tuple[bool, ...]) -> Footprint:
-            pairs = zip(program.inputs, own, strict=True)
-            return Footprint.of(program, {slot for slot, moves in pairs if moves})
-
-        def samples(own: Sequence[bool], size: int) -> int:
-            return footprint(tuple(own)).samples(size) if can_be_in_chunks() else size
-
-        return chunked_where_large(run, _types(program), samples)
-
-    def _holding(self, program: Program, sparse: bool) -> Holding:
-        """What is written to memory before it is read."""
-        pairs, whole = sines(program), regions(program)
-        if sparse:
-            values = dict.fromkeys(shared_work(program) - pairs.keys(), HELD_SIZES)
-        else:
-            values = worth_holding(program, self.again)
-        if self.again and BARRIERS_STAND:  # before JAX 0.12 values take longer with them
-            values |= dict.fromkeys(scales_before_convolutions(program), HELD_SIZES)
-        values |= dict.fromkeys(compared_with_results(program), (2, UNBOUNDED))
-        values |= dict.fromkeys(program.sums, HELD_SIZES)
-        if sparse or not self.again:
-            return Holding(values, sines=pairs, regions=whole)
-        moving = self._moving(program)
-        values = dict.fromkeys(in_memory_before(program, moving), HELD_SIZES) | values
-        return Holding(
-            values,
-            worth_holding_for_derivatives(program),
-            convolution_results(program),
-            pairs,
-            whole,
-            scaled_rows(program, moving),
-            repeated_by_samples(program, moving),
-            numbers_of_layers(program),
-            rows_of_samples(program, moving),
-            shared_in_sums(program, moving),
-            again=True,
-        )
+        common = 0
+        if not sparse and not self.again and self.is_mostly_products:
+            common = self._products.common
+        few: tuple[Run, int] | None = None
+        if self.few is not None:
+            few = functools.partial(self.few.run, values=values, sparse=False), self.order.few_limit
+        emission = Emission(self._moving, common, self.again, self.pieces)
+        return emission.emitted(self.pruned(values), sparse, few)
 
     @property
     def moving(self) -> set[int]:
@@ -475,17 +295,6 @@ class Plan:
         )
 
 
-def _types(program: Program) -> tuple[list[Any], list[list[Any]]]:
-    """Shapes and dtypes of the values and dense blocks of a program."""
-    slots = (program.slots[slot] for slot in program.values)
-    values = [jax.ShapeDtypeStruct(slot.shape, slot.dtype) for slot in slots]
-    blocks = [
-        [jax.ShapeDtypeStruct((*b.out_shape, *b.in_shape), b.dtype) for b in row]
-        for row in program.blocks
-    ]
-    return values, blocks
-
-
 @functools.partial(jax.jit, inline=True)
 def _passed_on(inputs: list[Any]) -> list[Any]:
     """The inputs as JAX's own functions return them.
@@ -494,19 +303,3 @@ def _passed_on(inputs: list[Any]) -> list[Any]:
     nor `jax.custom_vjp` takes it.
     """
     return inputs
-
-
-def _settled(program: Program) -> Program:
-    """The program with denominators and signs where the fewest operations have them."""
-    return signs_inside(divided_after_sums(program))
-
-
-def _as_traced(run: Callable[[Sequence[Any], bool], Any], inputs: Sequence[Any]) -> Any:
-    """`run`, told whether what it does is recorded by a trace."""
-    return run(inputs, is_traced(jnp.zeros(())))
-
-
-def _can_be_side_by_side(program: Program) -> bool:
-    """Whether several numbers of one type are all that a program reads."""
-    types = {(program.slots[slot].shape, program.slots[slot].dtype) for slot in program.inputs}
-    return len(program.inputs) > 1 and len(types) == 1 and not any(shape for shape, _ in types)

@@ -21,6 +21,7 @@ from ..edges.maps import IndexMap
 from ..edges.operations import Read
 from ..edges.terms import Structure, Term
 from .arrays import broadcast_labels, promoted, promoted_dtype, read, scaled
+from .grids import on_grid
 from .masked import MAX_KNOWN, known_entries, masked_groups, read_by_position, spread_and_masked
 from .packing import packed
 from .stacked import side_by_side, stacked_groups
@@ -76,7 +77,7 @@ def assemble(
         if len(groups) <= MAX_MASKED:
             blocks = [blocks[number] for number in rest]
             parts += [spread_and_masked(terms, own, shape, along) for own, along, terms in groups]
-    parts += [_place(term, own, shape, dtype) for term, own in blocks]
+    parts += _placed(blocks, shape, dtype)
     if points and size == 1 and not parts:
         values = [term_values(term, own, dtype)[0] for term, own in points]
         return lax.reshape(_total(values), shape)
@@ -170,19 +171,42 @@ def _pack(
     return lax.reshape(packed(dict(zip(places, values, strict=True)), total), shape)
 
 
-def _place(term: Term, operands: Sequence[Array], shape: tuple[int, ...], dtype: np.dtype) -> Array:
-    """One term as a dense array."""
-    if not all(axis.is_affine for axis in (*term.out, *term.into)):
-        along = read_by_position(term, shape)
-        if along is not None:
-            return spread_and_masked([term], operands, shape, along)
-    values, names = term_values(term, operands, dtype)
+def _placed(
+    items: Sequence[tuple[Term, Sequence[Array]]], shape: tuple[int, ...], dtype: np.dtype
+) -> list[Array]:
+    """Terms as dense arrays to be added up, those together that tables place."""
+    parts: list[Array] = []
+    listed: dict[tuple[int, ...], list[tuple[Term, Array, tuple[int, ...]]]] = {}
+    for term, operands in items:
+        grid = on_grid(term, shape) or (term, shape)
+        forms = [(term, shape)] if grid[1] == shape else [(term, shape), grid]
+        found = (_by_position(form, operands, within, dtype) for form, within in forms)
+        array = next((array for array in found if array is not None), None)
+        if array is None:
+            values, names = term_values(grid[0], operands, dtype)
+            listed.setdefault(grid[1], []).append((grid[0], values, names))
+        else:
+            parts.append(lax.reshape(array, shape))
+    for within, terms in listed.items():
+        parts += [lax.reshape(array, shape) for array in placed_by_tables(terms, within)]
+    return parts
+
+
+def _by_position(
+    term: Term, operands: Sequence[Array], shape: tuple[int, ...], dtype: np.dtype
+) -> Array | None:
+    """One term as a dense array; None where only tables know where its entries stand."""
     maps: Sequence[IndexMap] = (*term.out, *term.into)
+    if not all(axis.is_affine for axis in maps):
+        along = read_by_position(term, shape)
+        return None if along is None else spread_and_masked([term], operands, shape, along)
     primary = _primary_dimensions(term, maps)
+    flat = _flat_layout(term, maps, shape) if primary is None else None
+    if primary is None and flat is None:
+        return None
+    values, names = term_values(term, operands, dtype)
     if primary is None:
-        flat = _flat_layout(term, maps, shape)
-        if flat is None:
-            return placed_by_tables(term, values, names, shape)
+        assert flat is not None
         return _lay_flat(term, values, names, maps, shape, flat)
     # Without axes of length one: XLA sees that arrays which differ in these alone are one.
     kept = [d for d, axis in enumerate(maps) if shape[d] != 1 or axis.parts or axis.offset]

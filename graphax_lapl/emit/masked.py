@@ -30,7 +30,7 @@ __all__ = ["known_entries", "masked_groups", "read_by_position", "spread_and_mas
 #: Matrices of up to so many entries keep those that are known as one constant.
 MAX_KNOWN = 1 << 14
 #: A matrix is selected by a mask where it has at most so many times as many places as entries.
-MAX_PLACES = 8
+MAX_PLACES = 32
 #: Masks of more places are not kept in a program.
 MAX_MASK = 1 << 16
 #: Most diagonals that are told by their distance from the main one.
@@ -128,7 +128,7 @@ def spread_and_masked(
     if _is_flat(shape[:split]) and _is_flat(shape[split:]):
         condition = _compared(there.reshape(math.prod(shape[:split]), -1))
     else:
-        condition = None if there.all() else jnp.asarray(there)
+        condition = None if there.all() else _broadcast(there.reshape(shape))
     whole = []
     for value, factor, places in zip(
         promoted(list(operands)), terms[0].factors, along, strict=True
@@ -145,6 +145,13 @@ def spread_and_masked(
         return total
     mask = lax.reshape(condition, shape)
     return lax.select(mask, total, lax.full_like(total, 0))
+
+
+def _broadcast(there: np.ndarray) -> Array:
+    """A mask, repeated along the dimensions that it is the same along."""
+    kept = [k for k in range(there.ndim) if (there != there.take([0], k)).any()]
+    least = there[tuple(slice(None) if k in kept else 0 for k in range(there.ndim))]
+    return lax.broadcast_in_dim(jnp.asarray(least), there.shape, kept)
 
 
 def _is_flat(extents: Sequence[int]) -> bool:

@@ -2,56 +2,207 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from ..edges.layout import MAX_LAYERS, term_positions
+from ..edges.layout import MAX_LAYERS
 from ..edges.maps import IndexMap
 from ..edges.terms import Term
-from .arrays import broadcast_labels
+from .arrays import broadcast_labels, promoted
 from .gpu_batches import is_gpu
+from .holding import held
 
 __all__ = ["placed_by_tables"]
 
 #: Windows are gathered where there are at most so many times as many places as entries.
 MAX_PLACES = 16
+#: The same where there are more than a few windows at some places, or windows are short; most that
+#: stand at one place; numbers of long ones. With all pairs of 5 to 8 nodes, that is with 4 to 7
+#: windows at every place, a scatter took three to eight times as long (256 samples).
+MAX_FULL, MAX_DEPTH, LONG_WINDOW = 2, 16, 16
 #: Numbers are on a GPU, in matrices of up to so many entries: 17 us instead of 175 where a hundred
 #: thousand samples have 32 of 128 each (H100, H200).
 MAX_NUMBERS = 1 << 14
 
 
 def placed_by_tables(
-    term: Term, values: Array, names: tuple[int, ...], shape: tuple[int, ...]
-) -> Array:
-    """One term whose entries stand where static tables say, as a dense array.
+    items: Sequence[tuple[Term, Array, tuple[int, ...]]], shape: tuple[int, ...]
+) -> list[Array]:
+    """Terms whose entries stand where static tables say, as dense arrays to be added up.
 
     The last dimensions, where a label of its own runs along each, are a window, which tables place
-    as a whole: the features of a pair of nodes. Every place reads the few windows that stand there.
-    A scatter goes number by number on one core; it is what is left where there are many more places
-    than windows, or where tables place numbers. A GPU reads small matrices of numbers, too.
+    as a whole: the features of a pair of nodes. Every place reads the few windows that stand there,
+    those of all terms together: each node is the first one of some pairs and the second one of the
+    rest. A scatter goes number by number on one core; it is what is left where there are many more
+    places than windows, or where tables place numbers. A GPU reads small matrices of numbers, too.
 
     Args:
-        term: the term.
-        values: the product of its factors.
-        names: the labels of the axes of that product.
+        items: the terms, the product of the factors of each, and the labels of the axes of that.
         shape: shape of the result.
     """
-    window = _window(term, shape)
-    reads_numbers = is_gpu() and math.prod(shape) <= MAX_NUMBERS
-    table = _table(term, window, shape) if window or reads_numbers else None
-    if table is None:
-        return _scattered(term, values, names, shape)
-    labels, target, reads = table
-    sizes = dict(enumerate(term.sizes))
-    extents = shape[len(shape) - len(window) :]
-    rows = broadcast_labels(values, names, (*labels, *window), sizes)
-    rows = lax.reshape(rows, (len(target), *extents))
-    return lax.reshape(_gathered(rows, target, reads), shape)
+    parts: list[Array] = []
+    groups: dict[int, list[_Windows]] = {}
+    for term, values, names in items:
+        windows = _Windows.of(term, values, names, shape)
+        if term.is_affine:
+            parts.append(windows.added_up())
+        else:
+            groups.setdefault(len(windows.places), []).append(windows)
+    for found in groups.values():
+        group = _added_where_equal(found)
+        together = _Windows.together(group)
+        if together.reads is not None:
+            parts.append(together.added_up())
+            continue
+        parts += [own.added_up() for own in group if own.reads is not None]
+        if rest := [own for own in group if own.reads is None]:
+            parts.append(_Windows.together(rest).added_up())
+    return [lax.reshape(part, shape) for part in parts]
+
+
+@dataclass(frozen=True)
+class _Windows:
+    """Windows and where they stand.
+
+    Attributes:
+        rows: windows, one after the other.
+        chosen: those that are within the matrix.
+        target: the place of each of these.
+        places: lengths of the dimensions that places count through.
+        several: whether they are those of several terms.
+    """
+
+    rows: Array
+    chosen: np.ndarray
+    target: np.ndarray
+    places: tuple[int, ...]
+    several: bool = False
+
+    @classmethod
+    def of(
+        cls, term: Term, values: Array, names: tuple[int, ...], shape: tuple[int, ...]
+    ) -> _Windows:
+        """The windows of a term; the numbers of one that slides along axes and over an edge."""
+        whole = cls._of(term, values, names, shape, _window(term, shape))
+        if term.is_affine and len(whole.chosen) < len(whole.rows):
+            return cls._of(term, values, names, shape, ())
+        return whole
+
+    @classmethod
+    def _of(
+        cls,
+        term: Term,
+        values: Array,
+        names: tuple[int, ...],
+        shape: tuple[int, ...],
+        window: tuple[int, ...],
+    ) -> _Windows:
+        kept = len(shape) - len(window)
+        sizes = dict(enumerate(term.sizes))
+        maps = (*term.out, *term.into)[:kept]
+        counted = [name for axis in maps for name in axis.labels]
+        labels = tuple(sorted({*counted}) if term.is_affine else dict.fromkeys(counted))
+        target = np.zeros([sizes[name] for name in labels], np.int64)
+        inside = np.ones(target.shape, bool)
+        for axis, extent in zip(maps, shape[:kept], strict=True):
+            position = axis.evaluate(labels, sizes)
+            inside &= (position >= 0) & (position < extent)
+            target = target * extent + position
+        rows = broadcast_labels(values, names, (*labels, *window), sizes)
+        rows = lax.reshape(rows, (target.size, *shape[kept:]))
+        chosen = np.flatnonzero(inside)
+        return cls(rows, chosen, target.ravel()[chosen], shape[:kept])
+
+    @classmethod
+    def together(cls, group: Sequence[_Windows]) -> _Windows:
+        """The windows of several terms, of the same dimensions."""
+        if len(group) == 1:
+            return group[0]
+        starts = np.cumsum([0, *(len(own.rows) for own in group)])
+        return cls(
+            lax.concatenate(promoted([own.rows for own in group]), 0),
+            np.concatenate([own.chosen + n for own, n in zip(group, starts, strict=False)]),
+            np.concatenate([own.target for own in group]),
+            group[0].places,
+            True,
+        )
+
+    @cached_property
+    def reads(self) -> np.ndarray | None:
+        """For some layers and every place the window that stands there, -1 where there is none.
+
+        None where that is no matter of a few reads for each place.
+        """
+        target, count = self.target, math.prod(self.places)
+        size = math.prod(self.rows.shape[1:])
+        if size == 1 and not (is_gpu() and count <= MAX_NUMBERS):
+            return None
+        if not len(target) or count > MAX_PLACES * len(target):
+            return None
+        order = np.argsort(target, kind="stable")
+        layer = np.arange(len(target)) - np.searchsorted(target[order], target[order])
+        depth = int(layer.max(initial=0)) + 1
+        sparse = depth <= MAX_LAYERS and (size >= LONG_WINDOW or is_gpu())
+        if depth > MAX_DEPTH or count * depth > (MAX_PLACES if sparse else MAX_FULL) * len(target):
+            return None
+        reads = np.full((depth, count), -1)
+        reads[layer, target[order]] = self.chosen[order]
+        return reads
+
+    def added_up(self) -> Array:
+        """The sum of the windows at every place."""
+        if self.reads is None:
+            return self.scattered(self.rows)
+        # Otherwise a place that reads one of several terms evaluates all of them.
+        rows = held(self.rows) if self.several else self.rows
+        result: Array = self.gathered(rows)
+        return result
+
+    @cached_property
+    def gathered(self) -> Callable[[Array], Array]:
+        """What every place reads; its derivative is a scatter, whose transpose reads rows."""
+        assert self.reads is not None
+        reads = self.reads
+
+        @jax.custom_jvp
+        def gathered(rows: Array) -> Array:
+            layers = [_layer(rows, layer) for layer in reads]
+            return functools.reduce(lax.add, layers)
+
+        gathered.defjvp(lambda primals, tangents: (gathered(*primals), self.scattered(*tangents)))
+        return gathered
+
+    def scattered(self, rows: Array) -> Array:
+        """All windows, added to what is at their places."""
+        if len(self.chosen) < len(rows):
+            rows = rows.at[self.chosen].get(mode="promise_in_bounds")
+        dense = jnp.zeros((math.prod(self.places), *rows.shape[1:]), rows.dtype)
+        unique = len(np.unique(self.target)) == len(self.target)
+        # Unsigned: of a signed place a scatter asks whether it counts from the end.
+        return dense.at[self.target.astype(np.uint32)].add(
+            rows, mode="promise_in_bounds", unique_indices=unique
+        )
+
+
+def _added_where_equal(group: Sequence[_Windows]) -> list[_Windows]:
+    """The windows of terms that stand at the same places, added up."""
+    found: dict[object, _Windows] = {}
+    for own in group:
+        key = (own.target.tobytes(), own.chosen.tobytes(), own.rows.shape)
+        if key in found:
+            rows = lax.add(*promoted([found[key].rows, own.rows]))
+            found[key] = replace(found[key], rows=rows)
+        else:
+            found[key] = own
+    return list(found.values())
 
 
 def _window(term: Term, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -59,69 +210,13 @@ def _window(term: Term, shape: tuple[int, ...]) -> tuple[int, ...]:
     maps: Sequence[IndexMap] = (*term.out, *term.into)
     found: tuple[int, ...] = ()
     for axis, extent in zip(reversed(maps), reversed(shape), strict=True):
-        if len(axis.parts) != 1 or axis.offset:
+        if extent == 1 or not axis.is_plain(extent, term.sizes):
             break
-        ((name, stride),) = axis.parts
-        alone = sum(name in other.labels for other in maps) == 1
-        if extent == 1 or not alone or stride != 1 or term.sizes[name] != extent:
+        (name,) = axis.labels
+        if sum(name in other.labels for other in maps) > 1:
             break
         found = (name, *found)
     return found
-
-
-def _table(
-    term: Term, window: tuple[int, ...], shape: tuple[int, ...]
-) -> tuple[tuple[int, ...], np.ndarray, np.ndarray] | None:
-    """Where windows stand, None where that is no matter of a few reads for each place.
-
-    Returns:
-        The labels that count the windows; the place of each; for some layers and every place the
-        window that stands there, -1 where there is none.
-    """
-    maps: Sequence[IndexMap] = (*term.out, *term.into)
-    sizes = dict(enumerate(term.sizes))
-    labels = tuple(sorted(term.position_labels - set(window)))
-    target = np.zeros([sizes[name] for name in labels], np.int64)
-    kept = len(shape) - len(window)
-    for axis, extent in zip(maps[:kept], shape[:kept], strict=True):
-        position = axis.evaluate(labels, sizes)
-        if (position < 0).any() or (position >= extent).any():
-            return None
-        target = target * extent + position
-    target = target.ravel()
-    count = math.prod(shape[:kept])
-    if count > MAX_PLACES * len(target):
-        return None
-    order = np.argsort(target, kind="stable")
-    layer = np.arange(len(target)) - np.searchsorted(target[order], target[order])
-    depth = int(layer.max(initial=0)) + 1
-    if depth > MAX_LAYERS or count * depth > MAX_PLACES * len(target):
-        return None
-    reads = np.full((depth, count), -1)
-    reads[layer, target[order]] = order
-    return labels, target, reads
-
-
-def _gathered(rows: Array, target: np.ndarray, reads: np.ndarray) -> Array:
-    """The sum of rows at each place; its derivative is a scatter, whose transpose reads rows."""
-
-    def scattered(rows: Array) -> Array:
-        empty = jnp.zeros((reads.shape[1], *rows.shape[1:]), rows.dtype)
-        return empty.at[target.astype(np.uint32)].add(
-            rows, mode="promise_in_bounds", unique_indices=len(reads) == 1
-        )
-
-    @jax.custom_jvp
-    def gathered(rows: Array) -> Array:
-        layers = [_layer(rows, layer) for layer in reads]
-        total = layers[0]
-        for layer in layers[1:]:
-            total = lax.add(total, layer)
-        return total
-
-    gathered.defjvp(lambda primals, tangents: (gathered(*primals), scattered(*tangents)))
-    result: Array = gathered(rows)
-    return result
 
 
 def _layer(rows: Array, layer: np.ndarray) -> Array:
@@ -132,19 +227,3 @@ def _layer(rows: Array, layer: np.ndarray) -> Array:
         return found
     there = lax.broadcast_in_dim(jnp.asarray(layer >= 0), found.shape, (0,))
     return lax.select(there, found, lax.full_like(found, 0))
-
-
-def _scattered(term: Term, values: Array, names: tuple[int, ...], shape: tuple[int, ...]) -> Array:
-    """All entries, number by number."""
-    sizes = dict(enumerate(term.sizes))
-    labels = tuple(sorted(term.position_labels))
-    target, valid = term_positions(term, shape)
-    chosen = np.flatnonzero(valid)
-    spread = lax.reshape(broadcast_labels(values, names, labels, sizes), target.shape)
-    if len(chosen) < len(target):
-        spread = spread.at[chosen].get(mode="promise_in_bounds")
-        target = target[chosen]
-    dense = jnp.zeros(math.prod(shape), values.dtype)
-    unique = len(np.unique(target)) == len(target)
-    dense = dense.at[target].add(spread, mode="promise_in_bounds", unique_indices=unique)
-    return lax.reshape(dense, shape)

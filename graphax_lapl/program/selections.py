@@ -50,7 +50,7 @@ from .instructions import (
     Slot,
 )
 
-__all__ = ["with_selections"]
+__all__ = ["may_be_infinite", "with_selections"]
 
 #: A slot is followed as zero outside of so many masks.
 MAX_COVERS = 4
@@ -100,6 +100,18 @@ def with_selections(program: Program) -> Program:
     return replace(
         program, slots=selections.slots, instructions=selections.instructions, blocks=blocks
     )
+
+
+def may_be_infinite(program: Program) -> set[int]:
+    """Slots that may hold infinite numbers or NaN where the inputs of a program are finite."""
+    infinite: set[int] = set()
+    known: set[int] = set()
+    for made in program.instructions:
+        if isinstance(made, ConstantInstruction):
+            known.update(made.outputs)
+        if not infinite.isdisjoint(made.inputs) or not _is_finite(made, known):
+            infinite.update(made.outputs)
+    return infinite
 
 
 class _Selections:
