@@ -9,7 +9,7 @@ import pytest
 from jax import lax
 
 from graphax_lapl import hessian_diagonal, jacve, laplacian_ve, value_and_jacve
-from graphax_lapl.api import plan
+from graphax_lapl.api import emission
 from graphax_lapl.emit import small_programs, tape
 from graphax_lapl.emit.chunks import in_chunks
 from graphax_lapl.emit.small_programs import BATCH
@@ -168,7 +168,7 @@ def trace(weights, x):
 
 @pytest.fixture
 def small_pieces(monkeypatch):
-    monkeypatch.setattr(plan, "can_be_in_chunks", lambda: True)
+    monkeypatch.setattr(emission, "can_be_in_chunks", lambda: True)
     monkeypatch.setattr(at_once, "WHOLE", 4096)
     monkeypatch.setattr(at_once, "PIECE", 2048)
 

@@ -11,7 +11,7 @@ import pytest
 from graphax_lapl import divergence_ve
 from graphax_lapl.api import divergence
 from graphax_lapl.api.divergence import divergence_plan
-from graphax_lapl.api.plan import MANY
+from graphax_lapl.api.emission import MANY
 from graphax_lapl.api.planning import prepare
 from graphax_lapl.emit.innermost import samples_of
 
