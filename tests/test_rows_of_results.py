@@ -66,6 +66,14 @@ def dense(p: Any, x: Array) -> Array:
     return x @ p[-1]
 
 
+def normed(p: Any, x: Array) -> Array:
+    """Layers whose outputs are normalized: each is read as it is, in a product, and in a sum."""
+    for w in p[:-1]:
+        x = x @ w
+        x = jnp.tanh((x - x.mean()) / jnp.sqrt(x.var() + 1e-5))
+    return x @ p[-1]
+
+
 def gradient(fun: Callable[..., Array]) -> Callable[..., Array]:
     return jax.grad(fun, argnums=1)
 
@@ -78,6 +86,7 @@ CASES: dict[str, tuple[Callable[..., Array], list[tuple[int, int]], int]] = {
     "coupled": (coupled, [(3, 18), (18, 6)] * 3, 6),
     "branches": (branches, [(6, 18), (6, 18)], 6),
     "dense": (dense, [(5, 16), (21, 16), (37, 6)], 5),
+    "normed": (normed, [(9, 20), (20, 20), (20, 9)], 9),
 }
 
 
@@ -131,6 +140,30 @@ def laid_out(name: str) -> tuple[Program, set[int]]:
     fun, parameters, xs = case(name)
     plan = make_plan(fun, parameters, xs[0], argnums=1)
     return contracted_last(plan.program), plan.moving
+
+
+def test_what_a_sum_reads_is_stored_as_products_want_it() -> None:
+    """A sum over an axis takes any order."""
+    fun, parameters, xs = case("normed")
+    plan = make_plan(fun, parameters, xs[0], argnums=1, order="reverse")
+    program = contracted_last(plan.program)
+    makers = {i.outputs[0]: i for i in program.instructions if isinstance(i, EdgeInstruction)}
+    sums = [
+        i.inputs[0]
+        for i in makers.values()
+        if isinstance(i.operation, Einsum) and len(i.operation.reads) == 1
+        if i.operation.summed and len(program.slots[i.inputs[0]].shape) == 2
+    ]
+    multiplied = [
+        (i.inputs[k], i.operation.reads[k].axes[-1].labels[0] in i.operation.summed)
+        for i in makers.values()
+        if isinstance(i.operation, Einsum) and len(i.operation.reads) == 2 and i.operation.summed
+        for k in range(2)
+        if len(program.slots[i.inputs[k]].shape) == 2 and i.inputs[k] in makers
+    ]
+    assert sums
+    assert len(multiplied) > 2
+    assert all(last for _, last in multiplied)
 
 
 @pytest.mark.parametrize("name", ["modified", "autoregressive", "branches"])

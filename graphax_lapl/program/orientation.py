@@ -76,7 +76,7 @@ class Storage:
         return replace(self.program, slots=self.slots, instructions=self.instructions)
 
     def wanted(self, slot: int) -> tuple[int, ...] | None:
-        """The order of axes that all readers want; None where they differ or have no wish."""
+        """The order of axes that all readers with a wish have; None where they differ."""
         if slot in self.results:
             return None
         orders: set[tuple[int, ...] | None] = set()
@@ -89,6 +89,7 @@ class Storage:
                 orders.add(self.rows_first(slot) if loop else self.wish(operation, position))
             else:
                 return None
+        orders.discard(None)
         return orders.pop() if len(orders) == 1 else None
 
     def sums_with_weights(self, operation: Einsum, inputs: Sequence[int], position: int) -> bool:
