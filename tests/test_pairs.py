@@ -16,8 +16,9 @@ from graphax_lapl.edges.operations import Assemble, Einsum
 from graphax_lapl.edges.terms import Factor, Structure, Term, intern_structure
 from graphax_lapl.emit.assembly import assemble
 from graphax_lapl.emit.grids import on_grid
-from graphax_lapl.program.instructions import EdgeInstruction, Program
-from graphax_lapl.program.placed_first import placed_before_products
+from graphax_lapl.emit.run import run_program
+from graphax_lapl.program.instructions import EdgeInstruction, Program, Slot
+from graphax_lapl.program.placed_first import placed_at_once, placed_before_products
 
 from .checks import assert_same
 from .edges.structures import dense
@@ -139,6 +140,64 @@ def test_which_products_come_last(particles: int, rows: int, moved: bool) -> Non
     ]
     last = [operation for inputs, operation in products if {*inputs} & fixed]
     assert any(operation.summed and len(operation.shape) == 2 for operation in last) == moved
+
+
+def assembled(program: Program) -> list[EdgeInstruction]:
+    """What puts terms together."""
+    edges = [i for i in program.instructions if isinstance(i, EdgeInstruction)]
+    return [i for i in edges if isinstance(i.operation, Assemble)]
+
+
+def test_both_tables_of_pairs_are_in_one_sum() -> None:
+    """The first and the second of a pair, and what does not come from pairs."""
+
+    def electrons(p: Any, x: Array) -> Array:
+        radii = jnp.sqrt(((x.reshape(-1, 1, 3) - jnp.eye(2, 3)) ** 2).sum(-1) + 0.01)
+        return p[1][:3] @ jnp.tanh(p[0] @ jnp.exp(-distances(x)) + p[0] @ jnp.log(radii.ravel()))
+
+    p, xs = case(5)
+    program = make_plan(electrons, p, xs[0], argnums=1, order="forward").program
+    once = placed_at_once(program)
+    assert [len(made.operation.structure.terms) for made in assembled(program)] == [2, 3]
+    assert [len(made.operation.structure.terms) for made in assembled(once)] == [4]
+    ours = jax.vmap(jacve(electrons, argnums=1, order="forward"), in_axes=(None, 0))
+    reference = jax.vmap(jax.jacrev(electrons, argnums=1), in_axes=(None, 0))
+    assert_same(ours(p, xs), reference(p, xs), tolerance=1e-12)
+    assert "stablehlo.scatter" not in jax.jit(ours).lower(p, xs).as_text()
+
+
+def sum_of_sums(again: bool, scale: float) -> Program:
+    """An array that tables place, and another one that it is a term of."""
+    shapes = [(4, 3), (4, 3), (6, 3), (6, 3)]
+    table = IndexMap(0, ((0, Table(np.array([0, 2, 2, 5]))),))
+    placed = Term((4, 3), (table,), (label(1),), (Factor((label(0), label(1)), (4, 3)),), 2)
+    moved = Term((4, 3), (table, label(1)), (), placed.factors)
+    axes = (label(0), label(1))
+    whole = Term((6, 3), axes, (), (Factor(axes, (6, 3)),), scale)
+    inner = Assemble(intern_structure((6,), (3,), [placed]))
+    outer = Assemble(intern_structure((6, 3), (), [moved, whole]))
+    kind = np.dtype(np.float64)
+    return Program(
+        slots=[Slot(shape, kind) for shape in shapes],
+        instructions=[
+            EdgeInstruction(inner, (0,), (2,), kind),
+            EdgeInstruction(outer, (1, 2), (3,), kind),
+        ],
+        inputs=[0, 1],
+        values=[2, 3] if again else [3],
+        blocks=[],
+    )
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_sums_within_sums(again: bool) -> None:
+    """One that is read elsewhere too stays; dimensions are those of the other one's output."""
+    program = sum_of_sums(again, -0.5)
+    once = placed_at_once(program)
+    assert len(once.instructions) == (2 if again else 1)
+    arrays = [jnp.asarray(np.random.default_rng(k).normal(size=(4, 3))) for k in range(2)]
+    found, expected = (run_program(which, arrays)[3] for which in (once, program))
+    np.testing.assert_allclose(found, expected, rtol=1e-14)
 
 
 def test_what_may_be_infinite_stays_in_the_terms() -> None:

@@ -38,7 +38,7 @@ from ..program.fusion import UNBOUNDED
 from ..program.holding import MAX_INSTRUCTIONS, worth_holding, worth_holding_for_derivatives
 from ..program.instructions import Program
 from ..program.orientation import contracted_last, oriented, plain_products
-from ..program.placed_first import placed_before_products
+from ..program.placed_first import placed_at_once, placed_before_products
 from ..program.powers import powers_of_reciprocals
 from ..program.quotients import divided_after_sums
 from ..program.recomputation import compared_with_results, shared_work
@@ -102,6 +102,7 @@ class Emission:
         """The program, and that for few samples, with products after what tables place."""
         if program.few_samples is not None:
             program = replace(program, few_samples=self.placed(program.few_samples))
+        program = placed_at_once(program)
         return placed_before_products(program, program.unreached(self.moving(program)))
 
     def of_second_order(self, program: Program) -> Run:

@@ -27,7 +27,7 @@ MAX_PLACES = 16
 #: The same where there are more than a few windows at some places, or windows are short; most that
 #: stand at one place; numbers of long ones. With all pairs of 5 to 8 nodes, that is with 4 to 7
 #: windows at every place, a scatter took three to eight times as long (256 samples).
-MAX_FULL, MAX_DEPTH, LONG_WINDOW = 2, 16, 16
+MAX_FULL, MAX_DEPTH, LONG_WINDOW = 1.25, 16, 16
 #: Numbers are on a GPU, in matrices of up to so many entries: 17 us instead of 175 where a hundred
 #: thousand samples have 32 of 128 each (H100, H200).
 MAX_NUMBERS = 1 << 14

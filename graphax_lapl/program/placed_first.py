@@ -20,7 +20,7 @@ from ..edges.terms import Term, intern_structure, with_terms
 from .instructions import EdgeInstruction, Instruction, Program, Slot
 from .selections import may_be_infinite
 
-__all__ = ["placed_before_products"]
+__all__ = ["placed_at_once", "placed_before_products"]
 
 #: Multiplications of the product of matrices for each entry of the terms: with weights that all
 #: samples share, and of matrices that each sample has of its own. With 16 particles, 8 of the
@@ -52,12 +52,84 @@ def placed_before_products(program: Program, fixed: Collection[int]) -> Program:
     return replace(program, slots=placing.slots, instructions=placing.instructions)
 
 
+def placed_at_once(program: Program) -> Program:
+    """The program whose sums of what tables place are one sum each.
+
+    Where one is a term of another and nothing else reads it, its terms are terms of the other. A
+    particle is the first one of some pairs and the second one of the others: what is placed by both
+    tables is read once for each pair, without gaps.
+    """
+    readers = program.readers()
+    made: dict[int, EdgeInstruction] = {}
+    instructions: list[Instruction | None] = []
+    for instruction in program.instructions:
+        if isinstance(instruction, EdgeInstruction) and isinstance(instruction.operation, Assemble):
+            terms: list[Term] = []
+            inputs: list[int] = []
+            for term, own in _split(instruction):
+                inner = made.get(own[0]) if len(own) == 1 and _is_whole(term, instruction) else None
+                if inner is None or readers[own[0]] > 1 or inner.dtype != instruction.dtype:
+                    terms.append(term)
+                    inputs += own
+                else:
+                    assert isinstance(inner.operation, Assemble)
+                    place = next(k for k, i in enumerate(instructions) if i is inner)
+                    instructions[place] = None
+                    rows = len(instruction.operation.structure.out_shape)
+                    terms += [
+                        _divided(t.scaled(term.coefficient), rows)
+                        for t in inner.operation.structure.terms
+                    ]
+                    inputs += inner.inputs
+            if tuple(inputs) != instruction.inputs:
+                structure = with_terms(instruction.operation.structure, terms)
+                instruction = replace(
+                    instruction, operation=Assemble(structure), inputs=tuple(inputs)
+                )
+            if any(not term.is_affine for term in terms):
+                made[instruction.outputs[0]] = instruction
+        instructions.append(instruction)
+    left = [instruction for instruction in instructions if instruction is not None]
+    return program if len(left) == len(instructions) else replace(program, instructions=left)
+
+
+def _split(made: EdgeInstruction) -> Iterator[tuple[Term, tuple[int, ...]]]:
+    """The terms that an instruction assembles, and the slots of the factors of each."""
+    assert isinstance(made.operation, Assemble)
+    start = 0
+    for term in made.operation.structure.terms:
+        yield term, made.inputs[start : start + len(term.factors)]
+        start += len(term.factors)
+
+
+def _divided(term: Term, rows: int) -> Term:
+    """The term with so many of its dimensions those of the output."""
+    maps = (*term.out, *term.into)
+    return replace(term, out=maps[:rows], into=maps[rows:])
+
+
+def _is_whole(term: Term, made: EdgeInstruction) -> bool:
+    """Whether a term is an array of the result's shape, entry by entry."""
+    assert isinstance(made.operation, Assemble)
+    (factor,) = term.factors
+    maps = (*term.out, *term.into)
+    plain = all(
+        axis.is_plain(extent, term.sizes)
+        for axis, extent in zip(maps, made.operation.shape, strict=True)
+    )
+    return plain and factor.axes == maps and len({*maps}) == len(maps) and _is_real(made)
+
+
+def _is_real(made: EdgeInstruction) -> bool:
+    return not jnp.issubdtype(made.dtype, jnp.complexfloating)
+
+
 def _is_candidate(made: Instruction) -> bool:
     if not isinstance(made, EdgeInstruction) or not isinstance(made.operation, Assemble):
         return False
     terms = made.operation.structure.terms
-    real = not jnp.issubdtype(made.dtype, jnp.complexfloating)
-    return real and any(not term.is_affine and len(term.factors) > 1 for term in terms)
+    several = any(not term.is_affine and len(term.factors) > 1 for term in terms)
+    return several and _is_real(made)
 
 
 @dataclass(frozen=True)
@@ -98,10 +170,8 @@ class _Placing:
         groups: dict[object, list[_Product]] = {}
         entries: dict[object, int] = {}
         others: list[tuple[object, Term, tuple[int, ...]]] = []
-        structure, start = made.operation.structure, 0
-        for term in structure.terms:
-            own = made.inputs[start : start + len(term.factors)]
-            start += len(own)
+        structure = made.operation.structure
+        for term, own in _split(made):
             product = self.product(term, own, made)
             key = product and (product.matrix, product.axes)
             others.append((key, term, own))
