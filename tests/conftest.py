@@ -79,7 +79,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 #: Of tests with at least so many cases: one in so many runs by default, and at least one; the
 #: others are left to `make conformance`.
-_SHARES = {24: 12, 12: 6, 4: 3, 2: 2}
+_SHARES = {24: 16, 12: 8, 4: 4, 2: 2}
 
 
 @pytest.hookimpl(tryfirst=True)
