@@ -71,15 +71,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run every test, not only those marked `leaks`, under jax.checking_leaks() (slow)",
     )
     parser.addoption(
-        "--half",
+        "--third",
         action="store_true",
-        help="mark half of the many cases of a test that keeps all of them `conformance` too",
+        help="mark two of three cases of a test that keeps all of its many `conformance` too",
     )
 
 
 #: Of tests with at least so many cases: one in so many runs by default, and at least one; the
 #: others are left to `make conformance`.
-_SHARES = {24: 16, 12: 8, 4: 4, 2: 2}
+_SHARES = {24: 24, 12: 8, 4: 4, 2: 2}
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -87,16 +87,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leaves most cases of tests with many to `make conformance`.
 
     Which ones is drawn from their names, so that no parameter decides it. Tests marked `smoke` or
-    `every_case` keep all of theirs, or half of them.
+    `every_case` keep all of theirs, or a third of them.
     """
-    half = 2 if config.getoption("--half") else 1
+    kept = 3 if config.getoption("--third") else 1
     count = Counter(item.nodeid.partition("[")[0] for item in items)
     groups: dict[tuple[str, int], list[pytest.Item]] = {}
     for item in items:
         test = item.nodeid.partition("[")[0]
         share = next((one_in for least, one_in in _SHARES.items() if count[test] >= least), 1)
         if item.get_closest_marker("smoke") or item.get_closest_marker("every_case"):
-            share = min(share, half)
+            share = min(share, kept)
         groups.setdefault((test, share), []).append(item)
     for (_, share), cases in groups.items():
         cases.sort(key=lambda item: crc32(item.nodeid.encode()))
