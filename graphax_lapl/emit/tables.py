@@ -52,7 +52,7 @@ def placed_by_tables(
     groups: dict[int, list[_Windows]] = {}
     for term, values, names in items:
         windows = _Windows.of(term, values, names, shape)
-        if term.is_affine:
+        if term.is_affine:  # it slides along an axis, which is not put together with tables
             parts.append(windows.added_up())
         else:
             groups.setdefault(len(windows.places), []).append(windows)

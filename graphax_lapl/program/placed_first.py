@@ -154,6 +154,15 @@ class _Product:
 
 
 class _Placing:
+    """The new program, and which of its matrices may be taken out of terms.
+
+    Attributes:
+        slots: types of the slots, those added included.
+        instructions: what is done so far.
+        fixed: slots that are the same for all samples.
+        infinite: slots that may hold infinite numbers.
+    """
+
     def __init__(self, program: Program, fixed: Collection[int]):
         self.slots = list(program.slots)
         self.instructions: list[Instruction] = []
