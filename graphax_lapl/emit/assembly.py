@@ -63,11 +63,11 @@ def assemble(
     split = _with_stacks(split, shape, dtype)
     points = [item for item in split if _is_point_within(item[0], shape)]
     blocks = [item for item in split if item[0].position_labels]
-    known = [term for term, _ in blocks if not term.factors]
     size = math.prod(shape)
     parts: list[Array] = []
-    if is_result and known and size <= MAX_KNOWN:
-        blocks = [item for item in blocks if item[0].factors]
+    if is_result and size <= MAX_KNOWN and any(not term.factors for term, _ in blocks):
+        known = [term for term, _ in split if not term.factors]
+        blocks, points = ([i for i in items if i[0].factors] for items in (blocks, points))
         parts.append(known_entries(known, shape, dtype))
     corners = is_result and len(points) <= min(MAX_CORNERS, size // CORNER_ROOM)
     if corners and (blocks or parts):

@@ -31,6 +31,7 @@ from .arrays import broadcast_labels, promoted, read, scaled
 from .assembly import assemble
 from .coordinates import MAX_GATHERED, gathered_dense, is_gathered
 from .curvature import second_derivative
+from .diagonals import by_samples, diagonals, masked_sum
 from .holding import Holding, held, linear_barrier
 from .joined_pulls import joined_pulls
 from .joined_pushes import joined_pushes
@@ -418,13 +419,37 @@ def dense_block(block: Block, program: Program, slots: Sequence[Any]) -> Array:
     shape = (*block.out_shape, *block.in_shape)
     if block.structure is None:
         return jnp.zeros(shape, block.dtype)
+    operands, structure = [slots[slot] for slot in block.slots], block.structure
+    form = diagonals(structure, tuple(block.slots))
+    if form is None:
+        return _entry_by_entry(block, program, operands)
+
+    def masked(operands: Sequence[Any]) -> Array:
+        return cast_to(masked_sum(form, structure, operands, block.dtype), block.dtype)
+
+    def placed(operands: Sequence[Any]) -> Array:
+        return (_term_by_term if form.is_short else _entry_by_entry)(block, program, operands)
+
+    result: Array = by_samples(masked, placed, form)(operands)
+    return result
+
+
+def _entry_by_entry(block: Block, program: Program, operands: Sequence[Any]) -> Array:
+    """The dense block of these arrays, made of its entries where that is better."""
+    assert block.structure is not None
     small = block.structure.size <= MAX_GATHERED
     if is_gathered(block.structure) and not (small and is_stacked(block.structure)):
         storage = block_storage(block, program)
         how = stored_placement(storage.structure, storage.sources)
         if how is not None:
+            slots = dict(zip(block.slots, operands, strict=True))
             arrays = stored_arrays(block, program, slots)
             return gathered_dense(storage.structure, how, arrays, block.dtype)
-    operands = [slots[slot] for slot in block.slots]
-    dense = assemble(block.structure, operands, block.dtype, is_result=True)
-    return cast_to(dense, block.dtype)
+    return _term_by_term(block, program, operands)
+
+
+def _term_by_term(block: Block, program: Program, operands: Sequence[Any]) -> Array:
+    """The dense block of these arrays."""
+    del program
+    assert block.structure is not None
+    return cast_to(assemble(block.structure, operands, block.dtype, is_result=True), block.dtype)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -37,7 +37,9 @@ def block_storage(block: Block, program: Program) -> Storage:
     return storage_of(block.structure, block.slots, direct)
 
 
-def stored_arrays(block: Block, program: Program, slots: Sequence[Any]) -> list[Array]:
+def stored_arrays(
+    block: Block, program: Program, slots: Sequence[Any] | Mapping[int, Any]
+) -> list[Array]:
     """The arrays that a block keeps."""
     if block.structure is None:
         return []
@@ -46,7 +48,10 @@ def stored_arrays(block: Block, program: Program, slots: Sequence[Any]) -> list[
 
 
 def _stored(
-    array: StoredArray, block: Block, slots: Sequence[Any], inputs: frozenset[int]
+    array: StoredArray,
+    block: Block,
+    slots: Sequence[Any] | Mapping[int, Any],
+    inputs: frozenset[int],
 ) -> Array:
     if array.parts:
         parts = [_stored(part, block, slots, inputs) for part in array.parts]
