@@ -29,6 +29,7 @@ from .few_samples import Run
 from .holding import HELD_SIZES, held
 from .innermost import with_rule
 from .masked import MAX_KNOWN, known_entries
+from .numbers import PICKED
 
 __all__ = ["Diagonals", "by_samples", "diagonals", "masked_sum"]
 
@@ -165,12 +166,14 @@ class Diagonals:
 def diagonals(structure: Structure, slots: tuple[int, ...]) -> Diagonals | None:
     """The form of a matrix that consists of a few diagonals; None of another one.
 
+    Smaller ones are left to programs in numbers.
+
     Args:
         structure: its terms.
         slots: which array each factor reads; the same number is the same array.
     """
     shape = (math.prod(structure.out_shape), math.prod(structure.in_shape))
-    if not 1 < structure.size <= MAX_KNOWN or len(slots) != len(structure.factors):
+    if not PICKED < structure.size <= MAX_KNOWN or len(slots) != len(structure.factors):
         return None
     known: list[Term] = []
     groups: list[tuple[_Group, list[object]]] = []
@@ -204,7 +207,7 @@ def diagonals(structure: Structure, slots: tuple[int, ...]) -> Diagonals | None:
 def by_samples(masked: Run, placed: Run, form: Diagonals, samples: int = 1) -> Run:
     """`masked` or `placed`, for whatever number of samples of `jax.vmap` they suit.
 
-    A single input has the latter, which programs in numbers are made from.
+    A single input has the latter: for several samples `jax.vmap` alone says how many there are.
 
     Args:
         masked: the matrix of its operands, as `masked_sum`; it closes over no tracers.
