@@ -428,7 +428,9 @@ def dense_block(block: Block, program: Program, slots: Sequence[Any]) -> Array:
         return cast_to(masked_sum(form, structure, operands, block.dtype), block.dtype)
 
     def placed(operands: Sequence[Any]) -> Array:
-        return (_term_by_term if form.is_short else _entry_by_entry)(block, program, operands)
+        if form.is_short:
+            return _term_by_term(block, operands)
+        return _entry_by_entry(block, program, operands)
 
     result: Array = by_samples(masked, placed, form)(operands)
     return result
@@ -445,11 +447,10 @@ def _entry_by_entry(block: Block, program: Program, operands: Sequence[Any]) -> 
             slots = dict(zip(block.slots, operands, strict=True))
             arrays = stored_arrays(block, program, slots)
             return gathered_dense(storage.structure, how, arrays, block.dtype)
-    return _term_by_term(block, program, operands)
+    return _term_by_term(block, operands)
 
 
-def _term_by_term(block: Block, program: Program, operands: Sequence[Any]) -> Array:
+def _term_by_term(block: Block, operands: Sequence[Any]) -> Array:
     """The dense block of these arrays."""
-    del program
     assert block.structure is not None
     return cast_to(assemble(block.structure, operands, block.dtype, is_result=True), block.dtype)
