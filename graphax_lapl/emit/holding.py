@@ -16,6 +16,7 @@ from jax.experimental.xla_metadata import set_xla_metadata
 from ..program.regions import Region
 from ..program.scaled_rows import ScaledRows
 from ..program.sines import Sine
+from .innermost import samples_first
 
 __all__ = ["HELD_SIZES", "Holding", "held", "known_size", "linear_barrier", "tangents_held"]
 
@@ -119,7 +120,7 @@ def _derivative_holder(sizes: tuple[int, int]) -> Callable[..., Array]:
     @jax.custom_jvp
     def stay(value: Array, *inputs: Array) -> Array:
         del inputs
-        return value
+        return samples_first(value)
 
     def differentiated(primals: Any, tangents: Any) -> tuple[Array, Any]:
         return held(primals[0], sizes), tangents[0]

@@ -20,6 +20,7 @@ __all__ = [
     "batch_of",
     "batched_first",
     "of_every_sample",
+    "samples_first",
     "samples_of",
     "with_derivatives_of",
     "with_rule",
@@ -163,6 +164,31 @@ def _(size: Any, own: list[Any], results: Any, inputs: Any) -> tuple[Any, Any]:
 
     everywhere = jax.tree.map(lambda _: True, own[0])
     return _of_every_sample(jax.tree.map(repeated, results, own[0]), inputs), everywhere
+
+
+@jax.custom_jvp
+def samples_first(value: Any) -> Any:
+    """The same array, whose axis of samples, if any, is the first one.
+
+    A program that was traced for `jax.vmap` takes the place of the axis from what is evaluated
+    without a derivative, also where `jax.custom_jvp` evaluates the value in another way beside one.
+    Both have to agree on it: with as many samples as rows nothing else would tell one from another.
+    """
+    return _samples_first(value)
+
+
+samples_first.defjvp(lambda primals, tangents: (samples_first(*primals), tangents[0]))
+
+
+@custom_vmap
+def _samples_first(value: Any) -> Any:
+    return value
+
+
+@_samples_first.def_vmap
+def _(size: Any, own: list[bool], value: Any) -> tuple[Any, bool]:
+    del size
+    return _samples_first(value), own[0]
 
 
 def _along(run: Run, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:

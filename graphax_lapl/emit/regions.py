@@ -28,6 +28,7 @@ from ..program.sines import SINES_SIZE
 from ..program.summed import SINES_INSIDE
 from ..program.timings import PRIMITIVES
 from .holding import held, known_size
+from .innermost import samples_first
 from .sines import (
     Pair,
     by_library,
@@ -57,7 +58,8 @@ def evaluated(body: Body, arguments: tuple[int, ...], inputs: Sequence[Array]) -
 
     @jax.custom_jvp
     def whole(*inputs: Array) -> Array:
-        return body([by_library(inputs[k]) for k in arguments], inputs)
+        # As beside a tangent, where the sines have it so.
+        return samples_first(body([by_library(inputs[k]) for k in arguments], inputs))
 
     whole.defjvp(functools.partial(_differentiated, body, arguments), symbolic_zeros=True)
     result: Array = whole(*inputs)

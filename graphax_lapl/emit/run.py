@@ -33,6 +33,7 @@ from .coordinates import MAX_GATHERED, gathered_dense, is_gathered
 from .curvature import second_derivative
 from .diagonals import by_samples, diagonals, masked_sum
 from .holding import Holding, held, linear_barrier
+from .innermost import samples_first
 from .joined_pulls import joined_pulls
 from .joined_pushes import joined_pushes
 from .kept_pulls import kept_pulls, value_and_pull
@@ -301,8 +302,13 @@ def _summed_apart(instruction: Any, operands: Sequence[Array], dot: Callable[...
 
 def _valued_by(value: Callable[..., Array], own: Callable[..., Array]) -> Callable[..., Array]:
     """A function in another form, whose derivatives are those of its own form."""
-    function = jax.custom_jvp(value)
-    function.defjvp(functools.partial(jax.jvp, own))
+
+    def differentiated(primals: Any, tangents: Any) -> tuple[Array, Array]:
+        result, tangent = jax.jvp(own, primals, tangents)
+        return samples_first(result), tangent
+
+    function = jax.custom_jvp(lambda *operands: samples_first(value(*operands)))
+    function.defjvp(differentiated)
     return function
 
 

@@ -23,6 +23,7 @@ from jax.custom_derivatives import SymbolicZero
 
 from ..program.sines import SINES_SIZE
 from .holding import known_size
+from .innermost import samples_first
 
 __all__ = [
     "Pair",
@@ -121,6 +122,7 @@ def sine_and_cosine_inside(x: Array, *inputs: Array) -> Pair:
             both functions although x itself may not move.
     """
     del inputs
+    x = samples_first(x)
     return lax.sin(x), lax.cos(x)
 
 
