@@ -18,7 +18,16 @@ from ..edges.maps import IndexMap, label
 from ..edges.operations import Combine, Einsum, Read
 from ..edges.terms import Number
 
-__all__ = ["broadcast_labels", "combine", "einsum", "promoted", "promoted_dtype", "read", "scaled"]
+__all__ = [
+    "at_least",
+    "broadcast_labels",
+    "combine",
+    "einsum",
+    "promoted",
+    "promoted_dtype",
+    "read",
+    "scaled",
+]
 
 
 #: Largest product of matrices (multiplications) that is brought into the form which XLA's CPU
@@ -37,6 +46,24 @@ def promoted(values: Sequence[Array]) -> list[Array]:
         return list(values)
     common = promoted_dtype(*dtypes)
     return [lax.convert_element_type(value, common) for value in values]
+
+
+def at_least(values: Sequence[Any], dtype: Any) -> Sequence[Any]:
+    """Arrays that are together as precise as `dtype`; real ones stay real.
+
+    Weights of a layer may be less precise than what it is applied to. The product of such a partial
+    with another value is as precise as that, but not its product with itself.
+    """
+    if not all(jnp.issubdtype(own, jnp.inexact) for own in (dtype, *(x.dtype for x in values))):
+        return values
+    precise = jnp.finfo(dtype)
+    if any(jnp.finfo(x.dtype).eps <= precise.eps for x in values):
+        return values
+    # Once for each: whether an array is multiplied with itself is seen later.
+    converted = {
+        id(x): lax.convert_element_type(x, promoted_dtype(x.dtype, precise.dtype)) for x in values
+    }
+    return [converted[id(x)] for x in values]
 
 
 def promoted_dtype(*dtypes: Any) -> np.dtype:

@@ -15,7 +15,7 @@ from ..edges.operations import (
     Overlay,
     Recipe,
 )
-from .arrays import combine, einsum
+from .arrays import at_least, combine, einsum
 from .assembly import assemble
 from .opaque import apply_opaque
 from .overlay import overlay
@@ -24,7 +24,7 @@ __all__ = ["operate", "run_recipe"]
 
 
 def run_recipe(recipe: Recipe, operands: Sequence[Any], dtype: Any) -> list[Any]:
-    """The factors of a recipe's result; `dtype` where no operand says it."""
+    """The factors of a recipe's result, as precise as `dtype`, which is that of the edge's end."""
     values = list(operands)
     for operation, positions in recipe.steps:
         values.append(operate(operation, [values[p] for p in positions], dtype))
@@ -39,9 +39,9 @@ def operate(
 ) -> Array:
     """Carry one operation out on arrays (and opaque linear maps); `dot` as for `einsum`."""
     if isinstance(operation, Einsum):
-        return einsum(operation, values, dot)
+        return einsum(operation, at_least(values, dtype), dot)
     if isinstance(operation, Combine):
-        return combine(operation, values)
+        return combine(operation, at_least(values, dtype))
     if isinstance(operation, Overlay):
         return overlay(operation, values, dtype)
     if isinstance(operation, Assemble):

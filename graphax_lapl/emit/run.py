@@ -27,7 +27,7 @@ from ..program.regions import Region
 from ..program.scaled_rows import ScaledRows
 from ..program.sines import Sine
 from ..program.summed import SINES_INSIDE
-from .arrays import broadcast_labels, promoted, read, scaled
+from .arrays import at_least, broadcast_labels, promoted, read, scaled
 from .assembly import assemble
 from .coordinates import MAX_GATHERED, gathered_dense, is_gathered
 from .curvature import second_derivative
@@ -425,7 +425,8 @@ def dense_block(block: Block, program: Program, slots: Sequence[Any]) -> Array:
     shape = (*block.out_shape, *block.in_shape)
     if block.structure is None:
         return jnp.zeros(shape, block.dtype)
-    operands, structure = [slots[slot] for slot in block.slots], block.structure
+    structure = block.structure
+    operands = at_least([slots[slot] for slot in block.slots], block.dtype)
     form = diagonals(structure, tuple(block.slots))
     if form is None:
         return _entry_by_entry(block, program, operands)

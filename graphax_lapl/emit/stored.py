@@ -13,7 +13,7 @@ from ..edges.sparse_form import value_structure
 from ..edges.storage import Storage, StoredArray, full_storage, storage_of
 from ..edges.terms import Structure, Term
 from ..program.instructions import Block, Program
-from .arrays import broadcast_labels, scaled
+from .arrays import at_least, broadcast_labels, scaled
 from .assembly import term_values
 from .packing import stacked
 
@@ -61,7 +61,8 @@ def _stored(
     if array.numbers:
         return cast_to(jnp.asarray(np.asarray(array.numbers)), block.dtype)
     if array.slot is not None:
-        value = cast_to(scaled(slots[array.slot], array.coefficient), block.dtype)
+        (value,) = at_least([slots[array.slot]], block.dtype)
+        value = cast_to(scaled(value, array.coefficient), block.dtype)
         # Results must not be the caller's own buffers, which it may give away.
         return jnp.copy(value) if array.slot in inputs and array.coefficient == 1 else value
     assert block.structure is not None
@@ -69,7 +70,7 @@ def _stored(
     before = sum(len(t.factors) for t in block.structure.terms[: array.term])
     term = block.structure.terms[array.term]
     own = [slots[slot] for slot in block.slots[before : before + len(term.factors)]]
-    values, names = term_values(term, own, block.dtype)
+    values, names = term_values(term, at_least(own, block.dtype), block.dtype)
     return cast_to(broadcast_labels(values, names, array.labels, _sizes(term)), block.dtype)
 
 
