@@ -26,6 +26,7 @@ FUNCTIONS: dict[str, Callable[[Made, Array], Array]] = {
     "three layers": lambda w, x: jnp.tanh(w[2] @ jnp.tanh(w[2] @ (w[0] @ x))),
     "a sum": lambda w, x: w[0] @ x + w[1] @ x,
     "coefficients": lambda w, x: 0.1 * (w[0] @ x) * 0.7 - 0.3 * (w[1] @ x),
+    "a multiple": lambda w, x: 0.1 * (w[0] @ x),
     "a sum of rows": lambda w, x: jnp.sum(w[0] @ x),
     "a product": lambda w, x: (w[0] @ x) * (w[1] @ x),
     "a quadratic form": lambda w, x: (w[0] @ x) @ (w[2] @ (w[1] @ x)),

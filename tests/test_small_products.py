@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from jax import Array
 
-from graphax_lapl import jacve, make_plan
+from graphax_lapl import jacve, laplacian_ve, make_plan, value_and_jacve
 from graphax_lapl.edges.operations import Einsum
-from graphax_lapl.program.instructions import EdgeInstruction, Program, Slot
+from graphax_lapl.program.instructions import EdgeInstruction, PrimalInstruction, Program, Slot
 from graphax_lapl.program.orientation import multiplies
 from graphax_lapl.program.small_products import small_products_in_loops
 
@@ -112,3 +112,71 @@ def test_weights_that_are_differentiated_too_are_left_to_the_library() -> None:
     ]
     assert both
     assert not looped(small_products_in_loops(plan.program, plan.moving))
+
+
+def metric(x: Array) -> Array:
+    """A quadratic form in the inverse of a matrix that depends on where it is."""
+    rows = jnp.tanh(jnp.outer(jnp.cos(x), x) + jnp.eye(len(x)))
+    matrix = rows @ rows.T + jnp.eye(len(x))
+    return 0.5 * x @ jnp.linalg.solve(matrix, x) + jnp.linalg.slogdet(matrix)[1]
+
+
+def small(program: Any, size: int) -> list[Any]:
+    """Products of the library of matrices of so many rows and columns, one for every sample."""
+    return [
+        e
+        for e in products(program)
+        if e.params["dimension_numbers"][1][0]
+        and [v.aval.shape[1:] for v in e.invars] == [(size, size)] * 2
+    ]
+
+
+@pytest.mark.parametrize(("size", "loops"), [(5, True), (6, True), (7, False)])
+def test_products_of_the_function(size: int, loops: bool) -> None:
+    """Also where the result is a Laplacian, up to fewer multiplications."""
+    xs = jnp.asarray(np.random.default_rng(4).normal(size=(3, size)))
+    plan = make_plan(lambda x: jnp.tanh(jnp.outer(x, x) @ jnp.outer(jnp.sin(x), x)), xs[0])
+    assert len(looped(small_products_in_loops(plan.program, plan.moving))) >= 1
+    own = looped(small_products_in_loops(plan.program, plan.moving, again=True))
+    assert bool(own) == loops
+    gradient = jax.vmap(jax.grad(lambda x: laplacian_ve(metric)(x) ** 2))
+    expected = jax.vmap(jax.grad(lambda x: jnp.trace(jax.hessian(metric)(x)) ** 2))
+    np.testing.assert_allclose(jax.jit(gradient)(xs), jax.jit(expected)(xs), rtol=1e-9)
+
+
+def test_one_laplacian_has_products() -> None:
+    xs = jnp.asarray(np.random.default_rng(5).normal(size=(3, 6)))
+    matrices = lambda x: jnp.sum(jnp.tanh(jnp.outer(x, x) @ jnp.outer(jnp.sin(x), x)))  # noqa: E731
+    one = products(jax.make_jaxpr(laplacian_ve(matrices))(xs[0]).jaxpr)
+    assert [e for e in one if [v.aval.shape for v in e.invars] == [(6, 6)] * 2]
+    assert not small(jax.make_jaxpr(jax.vmap(laplacian_ve(matrices)))(xs).jaxpr, 6)
+
+
+def test_rows_that_meet_rows_are_no_product_of_matrices() -> None:
+    def fun(x: Array) -> Array:
+        return jnp.sin(jnp.einsum("ij,ij->i", jnp.outer(x, jnp.cos(x)), jnp.outer(x, x**2)))
+
+    xs = jnp.asarray(np.random.default_rng(7).normal(size=(3, 9)))
+    plan = make_plan(fun, xs[0])
+    assert not looped(small_products_in_loops(plan.program, plan.moving))
+    expected = jax.vmap(jax.jacfwd(fun))(xs)
+    np.testing.assert_allclose(jax.vmap(jacve(fun))(xs), expected, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("ij", "jk"), ("ji", "jk"), ("ij", "kj"), ("ji", "kj")]
+)
+def test_all_orders_of_axes(first: str, second: str) -> None:
+    def fun(x: Array) -> Array:
+        left, right = jnp.outer(x, jnp.cos(x)), jnp.outer(jnp.sin(x), x**2)
+        return jnp.tanh(jnp.einsum(f"{first},{second}->ik", left, right))
+
+    xs = jnp.asarray(np.random.default_rng(6).normal(size=(3, 6)))
+    plan = make_plan(fun, xs[0])
+    found = small_products_in_loops(plan.program, plan.moving)
+    made = [i for i in plan.program.instructions if isinstance(i, PrimalInstruction)]
+    left = [i for i in found.instructions if isinstance(i, PrimalInstruction)]
+    assert len(left) == len(made) - 1
+    values, jacobians = jax.vmap(value_and_jacve(fun))(xs)
+    np.testing.assert_allclose(values, jax.vmap(fun)(xs), rtol=1e-12)
+    np.testing.assert_allclose(jacobians, jax.vmap(jax.jacfwd(fun))(xs), rtol=1e-11, atol=1e-12)

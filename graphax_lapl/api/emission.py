@@ -107,17 +107,18 @@ class Emission:
 
     def of_second_order(self, program: Program) -> Run:
         """Dense results that are probably differentiated, large batches in pieces."""
-        run, small = self.evaluation(program), program.few_samples
+        few = program if program.few_samples is None else program.few_samples
         if not _has_rules_for_batches(program):
-            return run
-        many = self.in_pieces(program, run)
-        if small is None:
-            return many
-        few = self.in_pieces(small, self.evaluation(small))
+            return self.evaluation(program)
+        # For one sample, for few and for many; the same program in one form is the same run.
+        found = [few, self.in_loops(few), self.in_loops(program)]
+        runs: list[Run] = [self.in_pieces(p, self.evaluation(p)) for p in found]
+        if all(other is program for other in found):
+            return runs[0]
 
         def by_samples(inputs: Sequence[Any]) -> Any:
             size = samples_of(inputs)
-            return (many if size is not None and size >= MANY else few)(inputs)
+            return runs[0 if size is None else 1 if size < MANY else 2](inputs)
 
         return by_samples
 
@@ -182,7 +183,13 @@ class Emission:
         # Of several inputs that are differentiated some may be weights, and the rest a sample's.
         if self.common and len(moving) == 1:
             program = products_with_weights(program, program.unreached(moving), LONG_ROWS)
-        return program if is_gpu() else small_products_in_loops(program, moving)
+        return self.in_loops(program)
+
+    def in_loops(self, program: Program) -> Program:
+        """The program with small products of what each sample has of its own in loops, on CPUs."""
+        if is_gpu():
+            return program
+        return small_products_in_loops(program, self.moving(program), self.again)
 
     def for_many(self, program: Program, wide: bool) -> ForManySamples | None:
         """The program of many samples with common weights, if that is another one.

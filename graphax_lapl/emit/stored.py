@@ -61,8 +61,7 @@ def _stored(
     if array.numbers:
         return cast_to(jnp.asarray(np.asarray(array.numbers)), block.dtype)
     if array.slot is not None:
-        (value,) = at_least([slots[array.slot]], block.dtype)
-        value = cast_to(scaled(value, array.coefficient), block.dtype)
+        value = cast_to(scaled(slots[array.slot], array.coefficient), block.dtype)
         # Results must not be the caller's own buffers, which it may give away.
         return jnp.copy(value) if array.slot in inputs and array.coefficient == 1 else value
     assert block.structure is not None

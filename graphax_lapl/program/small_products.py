@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Set
+from collections.abc import Collection, Mapping, Set
 from dataclasses import replace
 
 import numpy as np
 
-from ..edges.operations import Einsum
-from .instructions import EdgeInstruction, Program
+from ..edges.maps import label
+from ..edges.operations import Einsum, Read
+from .instructions import EdgeInstruction, Instruction, PrimalInstruction, Program
 from .orientation import multiplies
 
 __all__ = ["small_products_in_loops"]
@@ -17,6 +18,8 @@ __all__ = ["small_products_in_loops"]
 #: Multiplications of a product up to which a loop is quicker than a call, and from which on: XLA
 #: has no call for fewer.
 MOST, LEAST = 1 << 15, 64
+#: The former where columns or derivatives make several products of each.
+MOST_AGAIN = 1 << 8
 #: Products of matrices with multiples of so many rows and columns, and of no more multiplications,
 #: are compiled, and quicker than loops.
 TILE, TILED = 8, 1 << 10
@@ -24,7 +27,7 @@ TILE, TILED = 8, 1 << 10
 LONG = 5
 
 
-def small_products_in_loops(program: Program, moving: Set[int]) -> Program:
+def small_products_in_loops(program: Program, moving: Set[int], again: bool = False) -> Program:
     """Write products of small matrices of each sample as sums of products, entry by entry.
 
     For a batch XLA's CPU compiler calls its library once for every sample, which takes about a
@@ -36,24 +39,62 @@ def small_products_in_loops(program: Program, moving: Set[int]) -> Program:
     Args:
         program: the program for a batch.
         moving: its inputs that samples may have of their own.
+        again: whether its results are probably differentiated.
 
     Returns:
         The program; itself where there are no such products.
     """
-    reached = _reached(program, moving)
-    instructions = list(program.instructions)
-    for place, made in enumerate(instructions):
-        if isinstance(made, EdgeInstruction) and isinstance(made.operation, Einsum):
-            # Weights may be differentiated too, and are the same for all samples.
-            entering = {reached.get(slot, frozenset()) for slot in made.inputs}
-            own = len(entering) == 1 and entering != {frozenset()}
-            own = own and moving.isdisjoint(made.inputs)
-            dtypes = {program.slots[s].dtype for s in (*made.inputs, *made.outputs)}
-            if own and _is_small(made.operation) and dtypes <= {np.dtype("f4"), np.dtype("f8")}:
-                operation = replace(made.operation, looped=True)
-                instructions[place] = replace(made, operation=operation)
+    reached, most = _reached(program, moving), MOST_AGAIN if again else MOST
+    instructions = [
+        _looped(made, program, moving, reached, most) or made for made in program.instructions
+    ]
     same = all(a is b for a, b in zip(instructions, program.instructions, strict=True))
     return program if same else replace(program, instructions=instructions)
+
+
+def _looped(
+    made: Instruction,
+    program: Program,
+    moving: Set[int],
+    reached: Mapping[int, frozenset[int]],
+    most: int,
+) -> EdgeInstruction | None:
+    """The product of an instruction in a loop, if it is one of small matrices of a sample."""
+    operation = _product(made, program)
+    if operation is None or not _is_small(operation, most):
+        return None
+    # Weights may be differentiated too, and are the same for all samples.
+    entering = {reached.get(slot, frozenset()) for slot in made.inputs}
+    if len(entering) > 1 or entering == {frozenset()} or not moving.isdisjoint(made.inputs):
+        return None
+    dtypes = {program.slots[s].dtype for s in (*made.inputs, *made.outputs)}
+    if not dtypes <= {np.dtype("f4"), np.dtype("f8")}:
+        return None
+    operation = replace(operation, looped=True)
+    if isinstance(made, EdgeInstruction):
+        return replace(made, operation=operation)
+    (out,) = made.outputs
+    return EdgeInstruction(operation, made.inputs, made.outputs, program.slots[out].dtype)
+
+
+def _product(made: Instruction, program: Program) -> Einsum | None:
+    """What an instruction computes, if it is a product of the derivative or of two matrices."""
+    if isinstance(made, EdgeInstruction):
+        return made.operation if isinstance(made.operation, Einsum) else None
+    if not isinstance(made, PrimalInstruction) or made.equation.name != "dot_general":
+        return None
+    shapes = [program.slots[slot].shape for slot in made.inputs]
+    contracting, (batch, _) = made.equation.params["dimension_numbers"]
+    if batch or any(len(axes) != 1 for axes in contracting) or any(len(s) != 2 for s in shapes):
+        return None
+    summed, rows, columns = range(3)
+    names = [
+        tuple(summed if axis == own[0] else free for axis in range(2))
+        for own, free in zip(contracting, (rows, columns), strict=True)
+    ]
+    sizes = dict(zip((*names[0], *names[1]), (*shapes[0], *shapes[1]), strict=True))
+    reads = tuple(Read(tuple(label(name) for name in own)) for own in names)
+    return Einsum(reads, tuple(sorted(sizes.items())), (rows, columns))
 
 
 def _reached(program: Program, moving: Collection[int]) -> dict[int, frozenset[int]]:
@@ -67,7 +108,7 @@ def _reached(program: Program, moving: Collection[int]) -> dict[int, frozenset[i
     return reached
 
 
-def _is_small(operation: Einsum) -> bool:
+def _is_small(operation: Einsum, most: int) -> bool:
     """Whether it is a product of matrices that a loop makes faster."""
     if not multiplies(operation) or len(operation.sizes) > 3:
         return False
@@ -75,7 +116,7 @@ def _is_small(operation: Einsum) -> bool:
     work, written = (math.prod(s) for s in (sizes.values(), operation.shape))
     tiled = work <= TILED and all(size % TILE == 0 for size in sizes.values())
     return (
-        LEAST <= work <= MOST
+        LEAST <= work <= most
         and written * written >= work  # no fewer entries than what each of them adds up
         and operation.shape[-1] >= LONG
         and not tiled
