@@ -99,6 +99,23 @@ def test_as_precise_as_the_input(name: str, coarse: str) -> None:
             assert error <= tolerance * scale, (quantity, error, scale)
 
 
+@pytest.mark.usefixtures("float32")
+def test_weights_of_eight_bits() -> None:
+    """JAX multiplies them with wider numbers where the function asks for that."""
+    weights = jnp.asarray(A, jnp.float8_e4m3fn)
+
+    def layer(x: Array) -> Array:
+        product = jax.lax.dot_general(
+            weights, x, (((1,), (0,)), ((), ())), preferred_element_type=jnp.float32
+        )
+        return jnp.sum(jnp.sin(product))
+
+    x = jnp.asarray(X, jnp.float32)
+    np.testing.assert_allclose(jacve(layer)(x), jax.jacrev(layer)(x), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(laplacian_ve(layer)(x), trace(layer, x), rtol=1e-4)
+    np.testing.assert_allclose(hessve(layer)(x), hessian(layer, x), rtol=1e-4, atol=1e-5)
+
+
 def test_a_trace() -> None:
     weights = jnp.asarray(RNG.normal(size=(5, 5)), jnp.float32)
     with jax.numpy_dtype_promotion("standard"):

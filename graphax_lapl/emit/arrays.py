@@ -68,11 +68,19 @@ def at_least(values: Sequence[Any], dtype: Any) -> Sequence[Any]:
 
 def promoted_dtype(*dtypes: Any) -> np.dtype:
     """The smallest dtype that holds all of them, whatever promotion the user has configured."""
-    common, *rest = sorted(dtypes, key=str)
+    kinds = {np.dtype(dtype) for dtype in dtypes}
+    if len(kinds) > 1:
+        # JAX promotes floats of eight bits to nothing else; bfloat16 holds all of them.
+        kinds = {np.dtype(jnp.bfloat16) if _has_eight_bits(kind) else kind for kind in kinds}
+    common, *rest = sorted(kinds, key=str)
     with jax.numpy_dtype_promotion("standard"):
         for dtype in rest:
             common = jnp.promote_types(common, dtype)
     return np.dtype(common)
+
+
+def _has_eight_bits(dtype: np.dtype) -> bool:
+    return bool(jnp.issubdtype(dtype, jnp.floating)) and dtype.itemsize == 1
 
 
 def scaled(value: Array, coefficient: Number) -> Array:
