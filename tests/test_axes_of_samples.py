@@ -33,6 +33,8 @@ PARAMETERS = {
     }.items()
 }
 BATCH = RNG.normal(size=(SAMPLES, 2))
+#: With the samples along its second axis.
+COLUMNS = RNG.normal(size=(5, SAMPLES, 4))
 
 
 def attention(p: dict[str, Array], x: Array) -> Array:
@@ -102,7 +104,7 @@ HELPERS: dict[str, Callable[[Array], Array]] = {
 
 @pytest.mark.parametrize("name", HELPERS)
 def test_samples_along_another_axis(name: str) -> None:
-    x = jnp.asarray(RNG.normal(size=(5, SAMPLES, 4)))
+    x = jnp.asarray(COLUMNS)
     batch = jax.jit(jax.vmap(HELPERS[name], in_axes=1))
     found, moved = jax.jvp(lambda x: jnp.sum(batch(x) ** 3, 1), (x,), (jnp.cos(x),))
     alone = jax.jvp(lambda x: jnp.sum(HELPERS[name](x) ** 3, 0), (x[:, 1],), (jnp.cos(x[:, 1]),))

@@ -17,7 +17,7 @@ from graphax_lapl import divergence_ve, forward_laplacian, hessve, jacve, laplac
 
 Made = tuple[Array, Array, Array, Array]
 RNG = np.random.default_rng(7)
-A, B, M, D = (RNG.normal(size=shape) for shape in ((7, 5), (7, 5), (7, 7), (5,)))
+A, B, M, D, S = (RNG.normal(size=shape) for shape in ((7, 5), (7, 5), (7, 7), (5,), (5, 5)))
 X = RNG.normal(size=5)
 
 FUNCTIONS: dict[str, Callable[[Made, Array], Array]] = {
@@ -117,7 +117,7 @@ def test_weights_of_eight_bits() -> None:
 
 
 def test_a_trace() -> None:
-    weights = jnp.asarray(RNG.normal(size=(5, 5)), jnp.float32)
+    weights = jnp.asarray(S, jnp.float32)
     with jax.numpy_dtype_promotion("standard"):
 
         def field(x: Array) -> Array:

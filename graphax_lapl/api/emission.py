@@ -107,18 +107,25 @@ class Emission:
 
     def of_second_order(self, program: Program) -> Run:
         """Dense results that are probably differentiated, large batches in pieces."""
-        few = program if program.few_samples is None else program.few_samples
         if not _has_rules_for_batches(program):
             return self.evaluation(program)
-        # For one sample, for few and for many; the same program in one form is the same run.
-        found = [few, self.in_loops(few), self.in_loops(program)]
-        runs: list[Run] = [self.in_pieces(p, self.evaluation(p)) for p in found]
-        if all(other is program for other in found):
-            return runs[0]
+
+        def divided(program: Program) -> Run:
+            return self.in_pieces(program, self.evaluation(program))
+
+        few = program if program.few_samples is None else program.few_samples
+        looped = self.in_loops(few)
+        one = divided(few)
+        several = one if looped is few else divided(looped)
+        many = several if few is program else divided(self.in_loops(program))
+        if many is one:
+            return one
 
         def by_samples(inputs: Sequence[Any]) -> Any:
             size = samples_of(inputs)
-            return runs[0 if size is None else 1 if size < MANY else 2](inputs)
+            if size is None:
+                return one(inputs)
+            return (several if size < MANY else many)(inputs)
 
         return by_samples
 
