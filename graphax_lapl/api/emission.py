@@ -35,7 +35,12 @@ from ..program.columns_last import columns_last
 from ..program.common_weights import products_with_weights, weights_first
 from ..program.convolutions import convolution_results, scales_before_convolutions
 from ..program.fusion import UNBOUNDED
-from ..program.holding import MAX_INSTRUCTIONS, worth_holding, worth_holding_for_derivatives
+from ..program.holding import (
+    MAX_INSTRUCTIONS,
+    deep_expressions,
+    worth_holding,
+    worth_holding_for_derivatives,
+)
 from ..program.instructions import Program
 from ..program.orientation import contracted_last, oriented, plain_products
 from ..program.placed_first import placed_at_once, placed_before_products
@@ -236,6 +241,8 @@ class Emission:
             values |= dict.fromkeys(scales_before_convolutions(program), HELD_SIZES)
         values |= dict.fromkeys(compared_with_results(program), (2, UNBOUNDED))
         values |= dict.fromkeys(program.sums, HELD_SIZES)
+        if BARRIERS_STAND:
+            values |= dict.fromkeys(deep_expressions(program, self.again), (2, UNBOUNDED))
         if sparse or not self.again:
             return Holding(values, sines=pairs, regions=whole)
         moving = self.moving(program)
