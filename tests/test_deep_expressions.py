@@ -55,9 +55,9 @@ def test_ways_double_with_every_sum_of_a_slot_with_itself():
 
 
 def test_what_is_in_memory_anyway_is_not_held():
-    steps = [Step((k, k), (k + 1,), 1.0, 4, k % 5 == 4, True) for k in range(40)]
+    steps = [Step((k, k), (k + 1,), 1.0, 4, k % 10 == 9, True) for k in range(40)]
     assert Fusion(steps, [4] * 41, [40], [True] * 41).on_many_ways(1 << 10) == set()
-    own = [Step((k, k), (k + 1,), 1.0, 4, False, k % 5 != 4) for k in range(40)]
+    own = [Step((k, k), (k + 1,), 1.0, 4, False, k % 10 != 9) for k in range(40)]
     assert Fusion(own, [4] * 41, [40], [True] * 41).on_many_ways(1 << 10) == set()
 
 

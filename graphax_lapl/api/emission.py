@@ -49,6 +49,7 @@ from ..program.quotients import divided_after_sums
 from ..program.recomputation import compared_with_results, shared_work
 from ..program.regions import regions
 from ..program.repetition import numbers_of_layers, repeated_by_samples, rows_of_samples
+from ..program.running_sums import added_in_turn
 from ..program.scaled_rows import scaled_rows
 from ..program.selections import with_selections
 from ..program.signs import signs_inside
@@ -98,7 +99,7 @@ class Emission:
         if self.again:
             program = with_selections(program if sparse else oriented(program))
             return self.evaluation(program, sparse) if sparse else self.of_second_order(program)
-        program = weights_first(program)
+        program = weights_first(added_in_turn(program))
         if sparse:
             return self.evaluation(with_selections(contracted_last(program)), sparse)
         return self.of_first_order(program, few)

@@ -18,13 +18,22 @@ from ..program.timings import PRIMITIVES
 from .numbers import CALLS, Numbers
 from .packing import FUSED
 
-__all__ = ["has_known_matrix", "has_long_products", "has_wide_arrays", "is_compared", "is_full"]
+__all__ = [
+    "has_known_matrix",
+    "has_long_products",
+    "has_wide_arrays",
+    "is_compared",
+    "is_cumulative",
+    "is_full",
+]
 
 #: Products that a number is the sum of from which on kernels of arrays are vectorised well enough:
 #: in numbers these are more operands than XLA fuses. Dear functions are from `FUSED` elements on.
 WIDE = FUSED + 1
 #: Nanoseconds of an elementwise primitive that is worth a kernel for every number.
 DEAR = 0.8
+#: What XLA's CPU compiler adds or multiplies up from the beginning for every element of an array.
+CUMULATIVE = frozenset({"cumsum", "cumprod"})
 #: Of all entries: most zeros of results that are full.
 ZEROS = 0.5
 #: What picks or places entries one by one.
@@ -65,6 +74,11 @@ def has_wide_arrays(jaxpr: Any, own: Sequence[bool]) -> bool:
         if PRIMITIVES.get(name, 0.0) >= DEAR and _size(equation.outvars[0]) >= FUSED:
             return True
     return False
+
+
+def is_cumulative(jaxpr: Any, own: Sequence[bool]) -> bool:
+    """Whether a program adds or multiplies up numbers one after the other; arguments as there."""
+    return any(equation.primitive.name in CUMULATIVE for equation, _ in _moving(jaxpr, own))
 
 
 def has_long_products(jaxpr: Any, own: Sequence[bool]) -> bool:

@@ -20,6 +20,7 @@ from .array_forms import (
     has_long_products,
     has_wide_arrays,
     is_compared,
+    is_cumulative,
     is_full,
 )
 from .joining import in_one_kernel, in_one_kernel_of_many, in_short_rows
@@ -116,9 +117,9 @@ class RecordedProgram(NamedTuple):
             return True
         if has_known_matrix(jaxpr, own, max(MANY, KNOWN * self.entries)):
             return True
-        if samples < BATCH:
-            return has_long_products(jaxpr, own) or self._is_scaled(jaxpr, own)
-        return has_wide_arrays(jaxpr, own) or self._is_scaled(jaxpr, own)
+        in_turn = self.entries < MANY and is_cumulative(jaxpr, own)
+        wide = has_long_products if samples < BATCH or in_turn else has_wide_arrays
+        return wide(jaxpr, own) or self._is_scaled(jaxpr, own)
 
     def _is_vectorised(self, jaxpr: Any, samples: int) -> bool:
         """Whether arrays evaluate the dear functions of results that are mostly zeros sooner."""
