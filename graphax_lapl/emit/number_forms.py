@@ -118,8 +118,9 @@ class RecordedProgram(NamedTuple):
         if has_known_matrix(jaxpr, own, max(MANY, KNOWN * self.entries)):
             return True
         in_turn = self.entries < MANY and is_cumulative(jaxpr, own)
-        wide = has_long_products if samples < BATCH or in_turn else has_wide_arrays
-        return wide(jaxpr, own) or self._is_scaled(jaxpr, own)
+        if samples < BATCH or in_turn:
+            return has_long_products(jaxpr, own) or self._is_scaled(jaxpr, own)
+        return has_wide_arrays(jaxpr, own) or self._is_scaled(jaxpr, own)
 
     def _is_vectorised(self, jaxpr: Any, samples: int) -> bool:
         """Whether arrays evaluate the dear functions of results that are mostly zeros sooner."""
