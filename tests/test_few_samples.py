@@ -1,5 +1,6 @@
 """Single inputs and small batches of long programs: another program, the same numbers."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,12 +9,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 
 from graphax_lapl import Plan, jacve, make_plan, value_and_jacve
 from graphax_lapl.api import few_samples
 from graphax_lapl.api.compressed import CompressedPlan
 from graphax_lapl.api.full_rows import zeros_meet_finite_slopes
 from graphax_lapl.api.guarded import GuardedFunction
+from graphax_lapl.edges.operations import ApplyOpaque, MaterializeOpaque
 from graphax_lapl.emit.numbers import BATCH
 from graphax_lapl.rules.elementwise import has_finite_slopes
 
@@ -224,6 +227,59 @@ def test_a_loop_is_pushed_through_once_for_all_columns() -> None:
         jacve(twice_read, sparse_representation=True)(points[0]).todense(), wanted(points[0])
     )
     assert_close(jax.jacfwd(derivative)(points[0]), jax.jit(jax.jacfwd(wanted))(points[0]))
+
+
+def epidemic(
+    beta: jax.Array,
+    gamma: jax.Array,
+    healthy: jax.Array,
+    contacts: Callable[[jax.Array], jax.Array] = jnp.negative,
+) -> jax.Array:
+    """Twenty Runge-Kutta steps of susceptible, infected and recovered; the infected."""
+
+    def slope(y: jax.Array) -> jax.Array:
+        new, healed = beta * y[0] * contacts(-y[1]), gamma * y[1]
+        return jnp.stack([-new, new - healed, healed])
+
+    def step(y: jax.Array, _: None) -> tuple[jax.Array, jax.Array]:
+        k1 = slope(y)
+        k2 = slope(y + 0.25 * k1)
+        k3 = slope(y + 0.25 * k2)
+        y = y + 0.5 / 6 * (k1 + 2 * k2 + 2 * k3 + slope(y + 0.5 * k3))
+        return y, y[1]
+
+    start = jnp.stack([healthy, 1 - healthy, 0 * healthy])
+    return lax.scan(step, start, None, length=20)[1]
+
+
+def test_many_samples_have_a_loop_for_every_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(few_samples, "MARGIN", 1.25)
+    inputs = [jnp.linspace(low, high, 70) for low, high in ((1.0, 1.5), (0.2, 0.4), (0.8, 0.95))]
+    plan = make_plan(epidemic, *(x[0] for x in inputs), argnums=(0, 1, 2))
+    assert plan.order.few_limit == few_samples.MOST
+    operations = [getattr(i, "operation", None) for i in plan.program.instructions]
+    maps = [o for o in operations if isinstance(o, ApplyOpaque | MaterializeOpaque)]
+    # The three numbers that the state begins with move together, with one of the inputs.
+    assert [math.prod(m.shape) for m in maps] == [20, 20, 20]
+    for count in (3, 70):
+        own = [x[:count] for x in inputs]
+        found, wanted = (
+            jax.jit(jax.vmap(transform(epidemic, (0, 1, 2))))(*own)
+            for transform in (lambda f, n: jacve(f, argnums=n), jax.jacfwd)
+        )
+        assert_close(found, wanted)
+
+
+def test_loops_with_dear_functions_are_pushed_through_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(few_samples, "MARGIN", 1.25)
+    assert make_plan(twice_read, np.ones(4)).order.few_limit == few_samples.ANY
+
+    def saturated(beta: jax.Array, gamma: jax.Array, healthy: jax.Array) -> jax.Array:
+        return epidemic(beta, gamma, healthy, jnp.tanh)
+
+    numbers = [jnp.asarray(x) for x in (1.2, 0.3, 0.9)]
+    plans = [make_plan(f, *numbers, argnums=(0, 1, 2)) for f in (saturated, epidemic)]
+    assert [p.order.few_limit for p in plans] == [few_samples.ANY, few_samples.MOST]
 
 
 def test_a_row_through_a_loop_counts_as_eight_columns() -> None:

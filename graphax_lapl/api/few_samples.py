@@ -18,6 +18,7 @@ from ..graph.computational_graph import ComputationalGraph
 from ..graph.listing import Equation
 from ..graph.tracing import Traced
 from ..program.counts import TracedWork
+from ..program.recomputation import TRANSCENDENTAL, all_primitives
 from ..program.timings import expression_of
 from ..rules.elementwise import INFINITE_SLOPES, has_finite_slopes
 from .compressed import CompressedPlan, compressed_plan, has_branches, has_loops, suits
@@ -104,7 +105,9 @@ def with_few_samples(plan: Plan, traced: Traced) -> Plan:
     elif small:
         return plan
     elif two.predicted < one.predicted and two.equations < one.equations:
-        limit = GUARDED if guarded else ANY
+        # A loop for every column works on whole vectors of samples, and evaluates what all share.
+        alike = _are_cheap(unsure) and two.equations * MARGIN > one.equations
+        limit = GUARDED if guarded else MOST if alike else ANY
     elif inside or guarded or two.equations * MARGIN > one.equations:
         return plan
     else:
@@ -114,6 +117,12 @@ def with_few_samples(plan: Plan, traced: Traced) -> Plan:
             return plan
     order = dataclasses.replace(plan.order, few=wanted, few_limit=limit)
     return dataclasses.replace(plan, order=order, few=found.compressed)
+
+
+def _are_cheap(equations: Sequence[Equation]) -> bool:
+    """Whether there are loops among them, all of them without transcendental functions."""
+    bodies = [all_primitives(e.name, e.params) for e in equations if e.name in LOOPS]
+    return bool(bodies) and all(map(TRANSCENDENTAL.isdisjoint, bodies))
 
 
 def _unsure(graph: ComputationalGraph) -> list[Equation]:

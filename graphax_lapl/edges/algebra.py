@@ -64,15 +64,27 @@ def compose(outer: Structure, inner: Structure) -> Recipe:
     recipe = _composed(outer, inner, ())
     if recipe.evaluations < 2:
         return recipe
-    # A map that several terms meet is evaluated for each of them. Written out, it is so once.
+    # A map that several terms meet is evaluated for each of them. It is so once where it is written
+    # out, or where they are one array.
     sides = ((0, outer), (1, inner))
-    opaque = [(side,) for side, s in sides if any(factor.opaque for factor in s.factors)]
-    written = [_composed(outer, inner, side) for side in opaque]
+    opaque = [side for side, s in sides if any(factor.opaque for factor in s.factors)]
+    written = [_composed(outer, inner, (side,)) for side in opaque]
+    if len(opaque) == 1:
+        written.append(_composed(outer, inner, (), (1 - opaque[0],)))
     return min(recipe, *written, key=lambda found: found.work)
 
 
-def _composed(outer: Structure, inner: Structure, written: Sequence[int]) -> Recipe:
-    """The product, where the opaque factors of the sides in `written` are written out first."""
+def _composed(
+    outer: Structure, inner: Structure, written: Sequence[int], together: Sequence[int] = ()
+) -> Recipe:
+    """The product of two structures.
+
+    Args:
+        outer: the structure on the left.
+        inner: the one on the right.
+        written: the sides (0 and 1) whose opaque factors are written out first.
+        together: the sides whose terms are one array first.
+    """
     writer = RecipeWriter(len(outer.factors) + len(inner.factors))
     first = len(outer.factors)
     factors = [(outer, list(range(first))), (inner, list(range(first, writer.inputs)))]
@@ -82,6 +94,8 @@ def _composed(outer: Structure, inner: Structure, written: Sequence[int]) -> Rec
         assert arrays.result is not None
         slots = writer.replay(arrays.steps, operands)
         factors[side] = arrays.result, [slots[place] for place in arrays.operands]
+    for side in together:
+        factors[side] = densified(*factors[side], writer)
     left, right = factors
     while True:
         start = len(writer.steps)
