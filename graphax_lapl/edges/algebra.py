@@ -65,11 +65,12 @@ def compose(outer: Structure, inner: Structure) -> Recipe:
     if recipe.evaluations < 2:
         return recipe
     # A map that several terms meet is evaluated for each of them. It is so once where it is written
-    # out, or where they are one array.
+    # out, and where they are one array of fewer columns (or rows) than it has.
     sides = ((0, outer), (1, inner))
     opaque = [side for side, s in sides if any(factor.opaque for factor in s.factors)]
     written = [_composed(outer, inner, (side,)) for side in opaque]
-    if len(opaque) == 1:
+    ends = math.prod(outer.out_shape), math.prod(inner.in_shape)
+    if len(opaque) == 1 and ends[1 - opaque[0]] < math.prod(inner.out_shape):
         written.append(_composed(outer, inner, (), (1 - opaque[0],)))
     return min(recipe, *written, key=lambda found: found.work)
 

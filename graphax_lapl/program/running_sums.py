@@ -53,9 +53,10 @@ class _Triangles(Rewriting):
             return [root]
         (label, _), order = entries.sizes[0], (*sums.output, *sums.summed)
         places = entries.reads[0].axes[0].evaluate((label,), dict(entries.sizes))
-        reverse = _is_reversed(
-            places[sums.reads[0].axes[0].evaluate(order, dict(sums.sizes))], size
-        )
+        read = sums.reads[0].axes[0].evaluate(order, dict(sums.sizes))
+        if read.min() < 0 or read.max() >= len(places):
+            return [root]
+        reverse = _is_reversed(places[read], size)
         if reverse is None:
             return [root]
         self.absorbed.add(slot)
