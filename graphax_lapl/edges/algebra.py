@@ -65,12 +65,12 @@ def compose(outer: Structure, inner: Structure) -> Recipe:
     if recipe.evaluations < 2:
         return recipe
     # A map that several terms meet is evaluated for each of them. It is so once where it is written
-    # out, and where they are one array of fewer columns (or rows) than it has.
+    # out, and where they are one column (or row) and it has several.
     sides = ((0, outer), (1, inner))
     opaque = [side for side, s in sides if any(factor.opaque for factor in s.factors)]
     written = [_composed(outer, inner, (side,)) for side in opaque]
     ends = math.prod(outer.out_shape), math.prod(inner.in_shape)
-    if len(opaque) == 1 and ends[1 - opaque[0]] < math.prod(inner.out_shape):
+    if len(opaque) == 1 and ends[1 - opaque[0]] == 1:
         written.append(_composed(outer, inner, (), (1 - opaque[0],)))
     return min(recipe, *written, key=lambda found: found.work)
 
