@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from graphax_lapl import jacve, make_plan
+from graphax_lapl import jacve, laplacian_ve, make_plan
 from graphax_lapl.program.instructions import LocalInstruction
 from graphax_lapl.program.running_sums import added_in_turn
 from tests.checks import assert_same, primitives
@@ -127,6 +127,22 @@ def test_an_infinite_entry_stays_in_the_sums_that_hold_it():
     found = jax.jit(jacve(roots, order="reverse"))(X)
     assert np.isinf(found[:4]).all()
     assert np.isfinite(found[4:]).all()
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("order", ["auto", "forward", "reverse"])
+def test_one_of_the_sums_alone(order, reverse):
+    # XLA's CPU compiler takes a cumulative sum of one padded column for that column everywhere:
+    # `jax.jit(jax.vmap(jax.jacrev(one)))` is wrong here (JAX 0.10 and 0.12), its parts are not.
+    def one(x):
+        return jax.lax.cumsum(jnp.sin(x), reverse=reverse)[2] ** 2
+
+    x = np.random.default_rng(0).uniform(0.2, 1.0, (6, 5))
+    found = jax.jit(jax.vmap(jacve(one, order=order)))(x)
+    assert_same(found, np.stack([jax.jacfwd(one)(row) for row in x]))
+    found = jax.jit(jax.vmap(laplacian_ve(one)))(x)
+    assert_same(found, np.stack([jnp.trace(jax.hessian(one)(row)) for row in x]))
 
 
 @pytest.mark.smoke
