@@ -1,4 +1,4 @@
-"""No loop that is compiled has very many ways through it."""
+"""No loop that is compiled has very many paths through it."""
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +8,7 @@ import pytest
 from graphax_lapl import hessve, jacve, make_plan
 from graphax_lapl.emit.holding import BARRIERS_STAND
 from graphax_lapl.program.fusion import Fusion, Step
-from graphax_lapl.program.holding import WAYS, FusedProgram, deep_expressions
+from graphax_lapl.program.holding import PATHS, FusedProgram, deep_expressions
 
 pytestmark = pytest.mark.smoke
 RNG = np.random.default_rng(8)
@@ -27,8 +27,8 @@ def compressibility(fractions, iterations):
     return weights * (z - 1) - jnp.log(z + b)
 
 
-def ways(fused, held):
-    """Ways from every slot to what is in memory, followed through the steps of its loop."""
+def paths(fused, held):
+    """Paths from every slot to what is in memory, followed through the steps of its loop."""
     readers = [slot for step in fused.steps for slot in step.inputs] + list(fused.results)
     counts = {}
     for step in fused.steps:
@@ -48,31 +48,31 @@ def doubled(times):
     return Fusion(steps, [4] * (times + 1), [times], [True] * (times + 1))
 
 
-def test_ways_double_with_every_sum_of_a_slot_with_itself():
-    assert doubled(9).on_many_ways(1 << 10) == set()
-    assert doubled(11).on_many_ways(1 << 10) == {10}
-    assert doubled(31).on_many_ways(1 << 10) == {10, 20, 30}
+def test_paths_double_with_every_sum_of_a_slot_with_itself():
+    assert doubled(9).on_many_paths(1 << 10) == set()
+    assert doubled(11).on_many_paths(1 << 10) == {10}
+    assert doubled(31).on_many_paths(1 << 10) == {10, 20, 30}
 
 
 def test_what_is_in_memory_anyway_is_not_held():
     steps = [Step((k, k), (k + 1,), 1.0, 4, k % 10 == 9, True) for k in range(40)]
-    assert Fusion(steps, [4] * 41, [40], [True] * 41).on_many_ways(1 << 10) == set()
+    assert Fusion(steps, [4] * 41, [40], [True] * 41).on_many_paths(1 << 10) == set()
     own = [Step((k, k), (k + 1,), 1.0, 4, False, k % 10 != 9) for k in range(40)]
-    assert Fusion(own, [4] * 41, [40], [True] * 41).on_many_ways(1 << 10) == set()
+    assert Fusion(own, [4] * 41, [40], [True] * 41).on_many_paths(1 << 10) == set()
 
 
 @pytest.mark.parametrize("order", ["forward", "reverse", "markowitz"])
-def test_few_ways_lead_through_a_jacobian(order):
+def test_few_paths_lead_through_a_jacobian(order):
     x = jnp.asarray(FRACTIONS)
     program = make_plan(lambda x: compressibility(x, 8), x, order=order).program
     fused = FusedProgram(program)
-    assert max(ways(fused, deep_expressions(program))) < 16 * WAYS
+    assert max(paths(fused, deep_expressions(program))) < 16 * PATHS
 
 
-def test_many_ways_lead_through_it_otherwise():
+def test_many_paths_lead_through_it_otherwise():
     x = jnp.asarray(FRACTIONS)
     program = make_plan(lambda x: compressibility(x, 8), x, order="forward").program
-    assert max(ways(FusedProgram(program), ())) > 1000 * WAYS
+    assert max(paths(FusedProgram(program), ())) > 1000 * PATHS
 
 
 def test_shallow_programs_hold_nothing_for_it():

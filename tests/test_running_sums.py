@@ -60,8 +60,8 @@ def with_operation(program, number, **changes):
     return replace(program, instructions=instructions)
 
 
-def rewritten(fun, order="reverse", count=COUNT):
-    return added_in_turn(make_plan(fun, jnp.asarray(X[:count]), order=order).program)
+def rewritten(fun):
+    return added_in_turn(make_plan(fun, jnp.asarray(X), order="reverse").program)
 
 
 FUNCTIONS = [discounts, annuities, tip, shares, halves]

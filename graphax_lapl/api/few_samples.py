@@ -105,8 +105,8 @@ def with_few_samples(plan: Plan, traced: Traced) -> Plan:
     elif small:
         return plan
     elif two.predicted < one.predicted and two.equations < one.equations:
-        # A loop for every column works on whole vectors of samples, and evaluates what all share.
-        alike = _are_cheap(unsure) and two.equations * MARGIN > one.equations
+        # A loop for every column works on whole vectors of samples, but evaluates its state again.
+        alike = _have_cheap_loops(unsure) and two.equations * MARGIN > one.equations
         limit = GUARDED if guarded else MOST if alike else ANY
     elif inside or guarded or two.equations * MARGIN > one.equations:
         return plan
@@ -119,7 +119,7 @@ def with_few_samples(plan: Plan, traced: Traced) -> Plan:
     return dataclasses.replace(plan, order=order, few=found.compressed)
 
 
-def _are_cheap(equations: Sequence[Equation]) -> bool:
+def _have_cheap_loops(equations: Sequence[Equation]) -> bool:
     """Whether there are loops among them, all of them without transcendental functions."""
     bodies = [all_primitives(e.name, e.params) for e in equations if e.name in LOOPS]
     return bool(bodies) and all(map(TRANSCENDENTAL.isdisjoint, bodies))

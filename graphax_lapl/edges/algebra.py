@@ -61,42 +61,42 @@ def compose(outer: Structure, inner: Structure) -> Recipe:
     recipe = placed(outer, inner)
     if recipe is not None:
         return recipe
-    recipe = _composed(outer, inner, ())
+    recipe = _composed(outer, inner)
     if recipe.evaluations < 2:
         return recipe
     # A map that several terms meet is evaluated for each of them. It is so once where it is written
     # out, and where they are one column (or row) and it has several.
     sides = ((0, outer), (1, inner))
     opaque = [side for side, s in sides if any(factor.opaque for factor in s.factors)]
-    written = [_composed(outer, inner, (side,)) for side in opaque]
+    once = [_composed(outer, inner, written=side) for side in opaque]
     ends = math.prod(outer.out_shape), math.prod(inner.in_shape)
     if len(opaque) == 1 and ends[1 - opaque[0]] == 1:
-        written.append(_composed(outer, inner, (), (1 - opaque[0],)))
-    return min(recipe, *written, key=lambda found: found.work)
+        once.append(_composed(outer, inner, together=1 - opaque[0]))
+    return min(recipe, *once, key=lambda found: found.work)
 
 
 def _composed(
-    outer: Structure, inner: Structure, written: Sequence[int], together: Sequence[int] = ()
+    outer: Structure, inner: Structure, written: int | None = None, together: int | None = None
 ) -> Recipe:
     """The product of two structures.
 
     Args:
         outer: the structure on the left.
         inner: the one on the right.
-        written: the sides (0 and 1) whose opaque factors are written out first.
-        together: the sides whose terms are one array first.
+        written: the side (0 or 1) whose opaque factors are written out first, if any.
+        together: the side whose terms are made one array first, if any.
     """
     writer = RecipeWriter(len(outer.factors) + len(inner.factors))
     first = len(outer.factors)
     factors = [(outer, list(range(first))), (inner, list(range(first, writer.inputs)))]
-    for side in written:
-        structure, operands = factors[side]
+    if written is not None:
+        structure, operands = factors[written]
         arrays = without_opaque(structure)
         assert arrays.result is not None
         slots = writer.replay(arrays.steps, operands)
-        factors[side] = arrays.result, [slots[place] for place in arrays.operands]
-    for side in together:
-        factors[side] = densified(*factors[side], writer)
+        factors[written] = arrays.result, [slots[place] for place in arrays.operands]
+    if together is not None:
+        factors[together] = densified(*factors[together], writer)
     left, right = factors
     while True:
         start = len(writer.steps)

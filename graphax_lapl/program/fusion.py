@@ -120,23 +120,23 @@ class Fusion:
         """Nanoseconds of evaluating a slot once, with all that is evaluated in the same loop."""
         return self._forward(set(held), None, range(len(self.sizes)))
 
-    def on_many_ways(self, most: int) -> set[int]:
-        """Slots that are written to memory so that few ways lead from there to what is in memory.
+    def on_many_paths(self, most: int) -> set[int]:
+        """Slots that are written to memory so that few paths lead from there to what is in memory.
 
-        A way is one through the operations of a loop, from a result to something it reads. Their
+        A path leads through the operations of a loop, from a result to something it reads. Their
         number grows exponentially with the depth of what is read more than once.
 
         Args:
-            most: ways from which on a slot that is read more than once is written.
+            most: paths from which on a slot that is read more than once is written.
         """
-        ways, found = [1] * len(self.sizes), set()
+        paths, found = [1] * len(self.sizes), set()
         for step in self.steps:
-            total = max(1, sum(ways[slot] for slot in step.inputs)) if step.inside else 1
+            total = max(1, sum(paths[slot] for slot in step.inputs)) if step.inside else 1
             for slot in step.outputs:
                 shared = slot in self.shared
                 if shared and not step.kept and total >= most:
                     found.add(slot)
-                ways[slot] = 1 if shared and (step.kept or total >= most) else total
+                paths[slot] = 1 if shared and (step.kept or total >= most) else total
         return found
 
     def held_at(self, samples: int, most: int = MAX_HELD, holding: float = HOLDING) -> set[int]:

@@ -37,8 +37,8 @@ READING = OPERATION
 SAMPLES = (1, 64, 512, 4096, 16384, 65536, 1 << 20)
 #: Programs of more instructions are left as they are: deciding takes time as the square of it.
 MAX_INSTRUCTIONS = 3000
-#: Ways through the operations of one loop that a compiler may follow one by one.
-WAYS = 1 << 10
+#: Paths through the operations of one loop that a compiler may follow one by one.
+PATHS = 1 << 10
 
 
 class FusedProgram(Fusion):
@@ -168,9 +168,9 @@ def worth_holding_for_derivatives(program: Program) -> dict[int, tuple[int, int]
 
 
 def deep_expressions(program: Program, again: bool = False) -> set[int]:
-    """Slots that are held at every size, so that no loop has very many ways through it.
+    """Slots that are held at every size, so that no loop has very many paths through it.
 
-    LLVM's vectorizer looks at every way through a loop that writes as many neighbours as a vector
+    LLVM's vectorizer looks at every path through a loop that writes as many neighbours as a vector
     has lanes, one after the other: eight Newton steps of one number, differentiated with respect
     to 8 numbers in single precision or 4 in double precision, took minutes to compile.
 
@@ -178,7 +178,7 @@ def deep_expressions(program: Program, again: bool = False) -> set[int]:
         program: the program.
         again: whether it is of second order.
     """
-    return FusedProgram(program, again=again).on_many_ways(WAYS)
+    return FusedProgram(program, again=again).on_many_paths(PATHS)
 
 
 def _read_by_results(program: Program) -> Iterator[int]:
