@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax import lax
 from jax.extend import source_info_util
 
 from ..edges.values import immutable, lazy, record
@@ -81,6 +82,13 @@ class Constant:
 Atom = int | Constant
 
 
+#: Of a column padded by as much on both sides XLA (JAX 0.10 to 0.12) takes the column for all that
+#: these compute, where it sees the pad: where the operand, or the cotangent, is one.
+_MISTAKEN_OVER_PADS = frozenset(
+    {"cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "reduce_window_sum"}
+)
+
+
 @record
 class Equation:
     """One application of a primitive.
@@ -140,6 +148,9 @@ class Equation:
         """Bind the primitive on values (arrays or tracers); always returns a list."""
         params = self.primitive.get_bind_params(self.params)
         with self.context.manager:
+            if self.primitive.name in _MISTAKEN_OVER_PADS:
+                (operand,) = map(lax.optimization_barrier, values)
+                return [lax.optimization_barrier(self.primitive.bind(operand, **params))]
             result = self.primitive.bind(*values, **params)
         # A list: some primitives return another kind of sequence, without indices.
         return list(result) if self.primitive.multiple_results else [result]

@@ -89,6 +89,7 @@ def _is_reversed(places: np.ndarray, size: int) -> bool | None:
 @lru_cache(maxsize=2)
 def _cumulated(reverse: bool) -> Callable[[Array], Array]:
     def cumulated(x: Array) -> Array:
-        return lax.cumsum(x, reverse=reverse)
+        # Of a column between zeros XLA takes the column for all sums where it sees both.
+        return lax.cumsum(lax.optimization_barrier(x), reverse=reverse)
 
     return cumulated
