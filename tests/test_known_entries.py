@@ -1,5 +1,7 @@
 """Dense results with entries that are known while planning, and with triangles of one factor."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -65,6 +67,17 @@ def along_rows(u):
     return jnp.cumsum(rows, axis=1) * jnp.cos(rows[:, :1]) + jnp.cumsum(rows**2, axis=0)
 
 
+def read_twice(u):
+    """Sums of what one input stands twice in."""
+    return jnp.sin(jax.lax.cumsum(u[:8].at[5].set(u[0]), reverse=True))
+
+
+def smoothed(u):
+    """A product with a sum over windows of what is read backwards."""
+    window = jax.lax.reduce_window(u[7::-1], 0.0, jax.lax.add, (3,), (1,), "SAME")
+    return jnp.sum(window) * (1 + jnp.sum(u))
+
+
 TRIANGLES = [weights, scaled_before, returns, along_rows]
 LARGE = [bratu, periodic, spectrum, convected]
 CASES = [(f, 16) for f in (*LARGE, plane, halved, *TRIANGLES)]
@@ -89,6 +102,19 @@ def test_against_jax(fun, n, order):
         compiled, expected = jax.jit(lambda u, both=both: [f(u) for f in both])(u)
         compare(both[0](u), expected)
         compare(compiled, expected)
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("order", ["auto", "forward", "reverse"])
+@pytest.mark.parametrize("fun", [read_twice, smoothed])
+def test_entries_that_stand_upon_each_other_are_counted(fun, order):
+    for batch in ((), (3,)):
+        u = drawn(16, *batch)
+        ours, reference = (
+            jax.jit(jax.vmap(j(fun)) if batch else j(fun))
+            for j in (functools.partial(jacve, order=order), jax.jacfwd)
+        )
+        compare(ours(u), reference(u))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -76,7 +76,7 @@ def assemble(
         groups, rest = masked_groups(blocks, shape)
         if len(groups) <= MAX_MASKED:
             blocks = [blocks[number] for number in rest]
-            parts += [spread_and_masked(terms, own, shape, along) for own, along, terms in groups]
+            parts += [spread_and_masked(g.terms, g.operands, shape, g.along) for g in groups]
     parts += _placed(blocks, shape, dtype)
     if points and size == 1 and not parts:
         values = [term_values(term, own, dtype)[0] for term, own in points]

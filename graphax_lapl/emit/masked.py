@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import jax.numpy as jnp
@@ -25,7 +26,7 @@ from ..edges.maps import IndexMap
 from ..edges.terms import Term
 from .arrays import promoted, promoted_dtype, scaled
 
-__all__ = ["known_entries", "masked_groups", "read_by_position", "spread_and_masked"]
+__all__ = ["MaskedGroup", "known_entries", "masked_groups", "read_by_position", "spread_and_masked"]
 
 #: Matrices of up to so many entries keep those that are known as one constant.
 MAX_KNOWN = 1 << 14
@@ -79,22 +80,40 @@ def _dimension(
     return next((d for d, pair in pairs if pair == (axis, extent)), None)
 
 
+@dataclass
+class MaskedGroup:
+    """Terms that read the same; changed while terms are added.
+
+    Attributes:
+        operands: the arrays of the factors of each of them.
+        along: how these are read.
+        terms: the terms.
+        positions: where they stand, through the flat matrix.
+    """
+
+    operands: Sequence[Array]
+    along: Along
+    terms: list[Term] = field(default_factory=list)
+    positions: set[int] = field(default_factory=set)
+
+
 def masked_groups(
     items: Sequence[tuple[Term, Sequence[Array]]], shape: tuple[int, ...]
-) -> tuple[list[tuple[Sequence[Array], Along, Sequence[Term]]], list[int]]:
-    """Terms that are read by positions, those together that read the same.
+) -> tuple[list[MaskedGroup], list[int]]:
+    """Terms that are read by positions, those together that read the same at different positions.
 
     The neighbours of a periodic stencil are a diagonal and its wrapped corner, which read one array
-    by the row.
+    by the row. Of one whose input is read twice, `cumsum(x.at[3].set(x[0]))`, entries would have to
+    be counted: a term that stands where another one of its group does is in a group of its own.
 
     Args:
         items: the terms with their operands.
         shape: of the matrix, (output..., input...).
 
     Returns:
-        The operands, how they are read, and the terms of each group; and which terms are in none.
+        The groups, and which terms are in none.
     """
-    groups: dict[object, tuple[Sequence[Array], Along, list[Term]]] = {}
+    groups: dict[object, list[MaskedGroup]] = {}
     rest = []
     for number, (term, operands) in enumerate(items):
         split = len(term.out)
@@ -104,9 +123,20 @@ def masked_groups(
             rest.append(number)
             continue
         conj = tuple(factor.conj for factor in term.factors)
-        key = (tuple(map(id, operands)), conj, along, term.coefficient)
-        groups.setdefault(key, (operands, along, []))[2].append(term)
-    return list(groups.values()), rest
+        same = groups.setdefault((tuple(map(id, operands)), conj, along, term.coefficient), [])
+        positions = _positions(term, shape)
+        group = next((group for group in same if group.positions.isdisjoint(positions)), None)
+        if group is None:
+            same.append(group := MaskedGroup(operands, along))
+        group.terms.append(term)
+        group.positions |= positions
+    return [group for same in groups.values() for group in same], rest
+
+
+def _positions(term: Term, shape: tuple[int, ...]) -> set[int]:
+    """Where a term stands, through the flat matrix."""
+    flat, valid = term_positions(term, shape)
+    return set(flat[valid].tolist())
 
 
 def spread_and_masked(
