@@ -120,6 +120,19 @@ def test_rows_are_added_up_from_the_other_end(fun, reverse):
     np.testing.assert_array_equal(made.local.fun(jnp.asarray(row)), wanted)
 
 
+@pytest.mark.smoke
+def test_rows_of_one_column_between_zeros_are_added_up():
+    # Of which XLA makes the column everywhere where it sees the zeros.
+    (made,) = cumulative(rewritten(discounts))
+
+    @jax.jit
+    def sums(column):
+        return made.local.fun(jnp.zeros(7).at[3].set(column))
+
+    found = jax.vmap(sums)(jnp.asarray([2.0, 5.0]))
+    np.testing.assert_array_equal(found, np.outer([2.0, 5.0], [1, 1, 1, 1, 0, 0, 0]))
+
+
 def test_an_infinite_entry_stays_in_the_sums_that_hold_it():
     def roots(x):
         return jnp.sum(jnp.sqrt(jnp.cumsum(x)[3:] - jnp.cumsum(X)[3]))
