@@ -347,7 +347,7 @@ MOVES: dict[str, Callable[..., Any]] = {
     "gather": gathered,
     "pad": _pad,
     "iota": lambda params: _counting(params),
-    "optimization_barrier": lambda params, *operands: list(operands),  # for arrays
+    "optimization_barrier": lambda params, *operands: list(operands),  # keeps arrays apart
     "reduce_sum": lambda params, operand: operand.sum(tuple(params["axes"])),
     "reduce_prod": lambda params, operand: operand.prod(tuple(params["axes"])),
     "reshape": _reshaped,
