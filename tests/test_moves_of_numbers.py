@@ -212,6 +212,12 @@ def stacks() -> Iterator[Case]:
             yield lambda x, y, a=axis: jnp.stack([x, y], a), (shape, shape)
 
 
+def barriers() -> Iterator[Case]:
+    for shape in ((), (3,), (2, 3)):
+        yield lax.optimization_barrier, (shape,)
+    yield lambda x, y: list(lax.optimization_barrier([x, y])), ((2,), (3, 1))
+
+
 def unstacks() -> Iterator[Case]:
     for shape in SHAPES:
         for axis in range(len(shape)):
@@ -227,6 +233,7 @@ CASES: dict[str, Callable[[], Iterator[Case]]] = {
     "dot_general": products,
     "gather": gathers,
     "iota": counts,
+    "optimization_barrier": barriers,
     "pad": pads,
     "reduce_prod": lambda: reductions(lax.reduce_prod),
     "reduce_sum": lambda: reductions(lax.reduce_sum),
