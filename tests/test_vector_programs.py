@@ -26,6 +26,7 @@ def assert_same(found: Any, expected: Any, other: Any) -> None:
     with np.errstate(invalid="ignore"):
         numbers = np.isfinite(expected) & np.isfinite(other)
         same = [np.isclose(found, each, rtol=1e-7, atol=1e-8) for each in (expected, other)]
+    assert numbers.any()
     assert (same[0] | same[1] | ~numbers).all(), np.abs(found - expected).max()
 
 

@@ -1,8 +1,8 @@
 """Random programs over one vector: padded, cut, permuted, placed, summed over windows and in turn.
 
 What comes out is described by tables and masks, and one number stands in several entries. The sizes
-are those from which on results are arrays under masks, and below. A seed names a program: all
-randomness comes from ``numpy.random.default_rng(seed)``, before anything is evaluated.
+are those from which on results are arrays under masks, and below. A seed names a program: whatever
+a step draws comes from ``numpy.random.default_rng`` of a seed of its own, which that one gives it.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def vector_program(seed: int) -> VectorProgram:
 
 
 def _carried_out(steps: list[tuple[Callable[[Any, Draw], Any], int]], results: int, x: Any) -> Any:
-    """The steps one after the other, each on a recent value and any."""
+    """The steps one after the other, each of the last value or an earlier one."""
     values = [x * 1.0]
     for step, own in steps:
         rng = np.random.default_rng(own)
