@@ -6,8 +6,7 @@ but the last: where another one vanishes, as with two equal columns, it has zero
 vanish are replaced by rounding errors of their columns (`factors.py`): the result is that of a
 matrix that differs by as much as factorising it does.
 
-In the names of `cofactors.py` the derivative of the adjugate is that of c b^T + det A R, products
-of which those are NaN where two pivots vanish.
+In the names of `cofactors.py` the derivative of the adjugate is that of c b^T + det A R.
 """
 
 from __future__ import annotations
@@ -45,9 +44,10 @@ def _with_adjugate_jvp(primals: Any, tangents: Any) -> Any:
     (matrix,) = primals
     det, adjugate = _with_adjugate(matrix)
     slope = jnp.sum(adjugate.mT * tangents[0], (-2, -1))
-    (det_, c, b, regular), (_, dc, db, moved) = jax.jvp(det_parts, primals, tangents)
+    # Its own slope of the determinant: `regular` may be as large as that one is small.
+    (det_, c, b, regular), (along, dc, db, moved) = jax.jvp(det_parts, primals, tangents)
     outer = dc[..., None] * b[..., None, :] + c[..., None] * db[..., None, :]
-    turned = outer + slope[..., None, None] * regular + det_[..., None, None] * moved
+    turned = outer + along[..., None, None] * regular + det_[..., None, None] * moved
     return (det, adjugate), (slope, turned)
 
 

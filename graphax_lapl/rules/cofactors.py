@@ -10,9 +10,11 @@ s what stands there beside t,
 
 No term is divided by t, which is the smallest pivot, compared with its row and column of A: two
 equal rows leave the last one zero, two equal columns that of the second. So near singular matrices
-all of it is as exact as elsewhere; `C C / det` would not be. Where two pivots vanish there is NaN.
-Of `L^-1 P dA U^-1` the part below the diagonal
-moves L and the rest moves U, from which, with c = D a,
+all of it is as exact as elsewhere; `C C / det` would not be. Where other pivots vanish as well,
+with the rank, they are rounding errors of their columns: R is as large as D is small, and two
+derivatives are exact. Where the rank is that of columns without a pivot, a or d is as large, and R
+is NaN. Of `L^-1 P dA U^-1` the part below the diagonal moves L and the rest moves U, from which,
+with c = D a,
 
     d det A = tr(C^T dA),      dR = -R dA R,
     dc = tr(R dA) c - R dA c,      db^T = -b^T dA R,
@@ -56,38 +58,49 @@ def det_parts(matrix: Array) -> tuple[Array, Array, Array, Array]:
     factors, pivots, permutation = lax.linalg.lu(matrix)
     unit = jnp.eye(size, dtype=matrix.dtype)
     diagonal = jnp.diagonal(factors, axis1=-2, axis2=-1)
-    apart = _smallest(matrix, diagonal, permutation)
+    columns = jnp.max(jnp.abs(matrix), axis=-2)
+    rows = jnp.take_along_axis(jnp.max(jnp.abs(matrix), axis=-1), permutation, axis=-1)
+    apart = _smallest(diagonal, columns, rows)
+    least = jnp.finfo(matrix.dtype).eps * jnp.where(columns == 0, 1, columns)
+    diagonal = jnp.where((diagonal == 0) & ~apart, least.astype(matrix.dtype), diagonal)
     here, there = apart[..., None], apart[..., None, :]
     swaps = jnp.sum(pivots != jnp.arange(size, dtype=pivots.dtype), axis=-1)
     others = jnp.prod(jnp.where(apart, 1, diagonal), axis=-1)
     product = jnp.where(swaps % 2 == 1, -others, others)
-    rows = jnp.take(unit, permutation, axis=0)
+    permuted = jnp.take(unit, permutation, axis=0)
     lower = lax.linalg.triangular_solve(
-        factors, rows, left_side=True, lower=True, unit_diagonal=True
+        factors, permuted, left_side=True, lower=True, unit_diagonal=True
     )
     # Without its row and column, not with a one in its place: from that R would be a difference,
     # which loses digits where entries are large. What remains of the column becomes a.
-    upper = jnp.triu(factors)
+    upper = jnp.where(unit == 1, diagonal[..., None], jnp.triu(factors))
     whole = jnp.broadcast_to(unit, factors.shape)
     solved = lax.linalg.triangular_solve(
         jnp.where(here, unit, upper), whole, left_side=True, lower=False
     )
     column = jnp.sum(jnp.where(there, solved, 0), -1)
-    regular = _times(jnp.where(there, 0, solved), lower)
+    solved = jnp.where(there, 0, solved)
     beside = jnp.sum(jnp.where(here & ~there, upper, 0), -2)
-    row = jnp.sum(jnp.where(here, lower, 0), -2) - _times(beside[..., None, :], regular)[..., 0, :]
+    row = apart.astype(matrix.dtype) - _times(beside[..., None, :], solved)[..., 0, :]
+    doubtful = _is_large(column, columns, apart) | _is_large(row, rows, apart)
+    regular = jnp.where(doubtful[..., None, None], jnp.nan, _times(solved, lower))
+    row = _times(row[..., None, :], lower)[..., 0, :]
     det = product * jnp.sum(jnp.where(apart, diagonal, 0), -1)
     return det, product[..., None] * column, row, regular
 
 
-def _smallest(matrix: Array, diagonal: Array, permutation: Array) -> Array:
+def _smallest(diagonal: Array, columns: Array, rows: Array) -> Array:
     """A mask of one pivot: the smallest one, however rows and columns are scaled."""
-    size = jnp.abs(matrix)
-    columns = jnp.max(size, axis=-2)
-    rows = jnp.take_along_axis(jnp.max(size, axis=-1), permutation, axis=-1)
     pivots = jnp.abs(diagonal)
     relative = jnp.where(pivots == 0, 0, pivots / columns / rows)
     return jnp.arange(pivots.shape[-1]) == jnp.argmin(relative, axis=-1, keepdims=True)
+
+
+def _is_large(vector: Array, units: Array, apart: Array) -> Array:
+    """Whether an entry, compared with the one of t, is a quotient by a rounding error."""
+    units = jnp.where(units == 0, jnp.max(units, -1, keepdims=True), units)
+    sizes = jnp.abs(vector) * units * jnp.finfo(vector.dtype).eps ** 0.75
+    return jnp.max(sizes, -1) > jnp.sum(jnp.where(apart, units, 0), -1)
 
 
 @det_parts.defjvp

@@ -243,7 +243,12 @@ LOW_RANKS: dict[str, Any] = {
     "rank two, last": jnp.diag(jnp.array([1e3, 2.0, 0.0, 0.0])),
     "all pivots zero": jnp.diag(jnp.array([1.0, 2.0, 3.0]), 1),
     "integers": jnp.arange(16.0).reshape(4, 4),
+    "a pivot of rounding errors": jnp.array(
+        [[2.0, 0.0, -1.0, -1.0], [4.0, 4.0, -7.0, -8.0], [-2.0, 4.0, -4.0, -2.0], [0.0] * 4]
+    ),
 }
+RANK_ELSEWHERE = ("all pivots zero", "a pivot of rounding errors")
+"""Matrices whose rank is that of columns without a pivot."""
 
 
 @pytest.mark.parametrize("order", ["forward", "reverse"])
@@ -267,6 +272,31 @@ def test_cofactors_of_singular_matrices(order: str) -> None:
     ours = jax.jit(jax.vmap(jacve(jnp.linalg.det, order)))(larger)
     assert ours.dtype == np.float32
     assert_same(np.float64(ours)[:, 1:4, 1:4], -6.0 * exact, tolerance=1e-5)
+
+
+def test_second_derivatives_of_matrices_of_any_rank() -> None:
+    """Where two pivots vanish the second derivative does not; JAX has zeros or NaN there.
+
+    Of ranks that pivots do not show there is NaN, and no number that is wrong.
+    """
+    batch = jnp.stack([*LOW_RANKS.values()])
+    hessians = jax.vmap(jax.hessian(by_minors))(batch)
+    traced = jnp.einsum("nijij->n", hessians)
+    mixed = lambda det: lambda x: det(x + 0.5 * x.T)  # noqa: E731
+    turned = jax.vmap(lambda x: jnp.trace(jax.hessian(mixed(by_minors))(x).reshape(16, 16)))(batch)
+    slope = lambda jacobian: jax.grad(lambda x: jnp.sum(jacobian(x) * jnp.cos(x)))  # noqa: E731
+    pairs = [
+        (hessve(jnp.linalg.det), hessians),
+        (laplacian_ve(jnp.linalg.det), traced),
+        (laplacian_ve(mixed(jnp.linalg.det)), turned),
+        (laplacian_ve(mixed(jnp.linalg.det), "reverse"), turned),
+        (slope(jacve(jnp.linalg.det)), jax.vmap(slope(jax.grad(by_minors)))(batch)),
+    ]
+    for operator, expected in pairs:
+        found = jax.jit(jax.vmap(operator))(batch)
+        for name, ours, exact in zip(LOW_RANKS, found, expected, strict=True):
+            if name not in RANK_ELSEWHERE or not jnp.isnan(ours).any():
+                assert_same(ours, exact, tolerance=1e-12, context=name)
 
 
 def test_cofactors_of_determinants_beyond_the_range_of_a_dtype() -> None:
