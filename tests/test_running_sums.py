@@ -7,12 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from graphax_lapl import jacve, laplacian_ve, make_plan
+from graphax_lapl import jacve, laplacian_ve, make_plan, value_and_jacve
 from graphax_lapl.program.instructions import LocalInstruction
 from graphax_lapl.program.running_sums import added_in_turn
 from tests.checks import assert_same, primitives
 
 RNG = np.random.default_rng(5)
+RATES, WEIGHTS = np.random.default_rng(6).uniform(0.1, 1.0, (2, 3, 20))
+RATES[1, 4] = 0.0
 COUNT = 12  # of which a table lists the triangle
 X = RNG.uniform(0.2, 1.0, COUNT)
 TABLE = (np.arange(COUNT)[:, None] + np.arange(COUNT // 2)) % COUNT
@@ -171,3 +173,23 @@ def test_many_samples_are_added_up_in_numbers():
 
     assert (4096,) not in shapes(prices)
     assert shapes(discounts)[4096,] >= COUNT
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_cumulative_products_share_their_tree_with_the_derivative(reverse):
+    """By itself such a product is one over windows on a CPU, beside the derivative it is not."""
+
+    def present(rates, weights):
+        factors = jax.lax.cumprod(rates / (1.0 + rates), reverse=reverse)
+        return jnp.sum(factors * weights), factors[7]
+
+    def written(operator, argnums):
+        return jax.jit(jax.vmap(operator(present, argnums=argnums))).lower(RATES, WEIGHTS)
+
+    for order in ("forward", "reverse"):
+        found = jax.vmap(value_and_jacve(present, order, argnums=(0, 1)))(RATES, WEIGHTS)
+        jacobian = jax.vmap(jax.jacrev(present, argnums=(0, 1)))(RATES, WEIGHTS)
+        assert_same(found, (jax.vmap(present)(RATES, WEIGHTS), jacobian))
+    moving = written(value_and_jacve, 0).as_text()
+    assert "reduce_window" not in moving
+    assert "reduce_window" in written(value_and_jacve, 1).as_text()
