@@ -9,7 +9,7 @@ import pytest
 
 from graphax_lapl import jacve
 from graphax_lapl.emit.coordinates import MAX_GATHERED
-from tests.checks import assert_same
+from tests.checks import assert_same, primitives
 
 N = 160
 
@@ -68,3 +68,39 @@ def test_single_numbers_are_one_kernel():
     operands = [line.count("%") - 1 for line in re.findall(r".*stablehlo\.concatenate.*", text)]
     assert operands
     assert max(operands) <= 8
+
+
+TIMES = np.linspace(0.0, 3.0, 12)
+"""Its first entry is zero: so is that of a derivative along a rate."""
+
+
+def two_decays(p):
+    return p[0] * jnp.exp(-p[1] * TIMES) + p[2] * jnp.exp(-p[3] * TIMES[::-1]) + p[4]
+
+
+def peak_on_a_line(p):
+    return p[0] * jnp.exp(-(((TIMES - p[1]) / p[2]) ** 2)) + p[3] + p[4] * TIMES
+
+
+def planes(p):
+    """Columns along two dimensions, of which one lacks the ends of both."""
+    rows = np.pad(np.ones((8, 9)), 1)
+    return jnp.sin(p[0] * rows) + p[1] * p[2] * np.arange(11.0) + p[2] * p[3] * TIMES[:10, None]
+
+
+@pytest.mark.parametrize("fun", [two_decays, peak_on_a_line, planes])
+@pytest.mark.parametrize("batch", [1, 3, 300])
+def test_columns_that_lack_a_few_entries_are_written_with_the_others(fun, batch):
+    p = np.random.default_rng(7).uniform(0.5, 1.5, (batch, 5))
+    ours, wanted = (jax.vmap(f(fun)) for f in (jacve, jax.jacfwd))
+    if batch == 1:
+        ours, wanted, p = jacve(fun), jax.jacfwd(fun), p[0]
+    assert_same(jax.jit(ours)(p), wanted(p), tolerance=1e-12)
+    seeds = jax.jit(jax.grad(lambda p: jnp.sum(jnp.sin(ours(p)))))
+    assert_same(seeds(p), jax.grad(lambda p: jnp.sum(jnp.sin(wanted(p))))(p), tolerance=1e-12)
+
+
+@pytest.mark.parametrize("fun", [two_decays, peak_on_a_line])
+def test_no_column_passes_over_the_whole_matrix(fun):
+    p = np.random.default_rng(8).uniform(0.5, 1.5, (16, 5))
+    assert not primitives(jax.make_jaxpr(jax.vmap(jacve(fun)))(p).jaxpr, ("select_n",))

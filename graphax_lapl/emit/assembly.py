@@ -96,7 +96,7 @@ def _with_stacks(
     for group in groups:
         own = [split[number] for number in group]
         values = [term_values(term, operands, dtype) for term, operands in own]
-        term, array = side_by_side([term for term, _ in own], values)
+        term, array = side_by_side([term for term, _ in own], values, shape)
         rest.append((term, [array]))
     return rest
 

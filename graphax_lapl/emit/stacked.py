@@ -3,7 +3,8 @@
 Points that a quaternion turns have a diagonal, or a column, for each component and number of the
 quaternion: eighteen terms along the points, at as many of the twelve places. Each of them would
 pass over the whole matrix. Their values are written side by side instead, as numbers are
-(`packing.py`), and stand along the points as one term.
+(`packing.py`), and stand along the points as one term. Of residuals `y - a exp(-b t)` at times from
+zero on, the derivative along b has no first entry: a column that lacks a few is one of zeros there.
 """
 
 from __future__ import annotations
@@ -21,10 +22,13 @@ from .packing import by_digits
 
 __all__ = ["is_stacked", "side_by_side", "stacked_groups"]
 
-#: Fewest terms that are written side by side: fewer are selected in one vectorised loop.
-MIN_TERMS = 4
+#: Fewest terms that are written side by side, and fewest of them that are computed: fewer are
+#: selected in one vectorised loop.
+MIN_TERMS, MIN_COMPUTED = 4, 2
 #: Most places for each of them.
 MAX_PLACES = 4
+#: A term that leaves out no more than one position in so many is one of the whole dimension.
+WHOLE = 4
 
 #: Dimensions, and the smallest box of their positions: first ones and extents.
 Box = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
@@ -46,9 +50,10 @@ def stacked_groups(terms: Sequence[Term], shape: tuple[int, ...]) -> list[list[i
         shape: of the matrix, (output..., input...).
     """
     kinds: dict[object, list[int]] = {}
-    for number, term in enumerate(terms):
-        if not term.position_labels:
+    for number, given in enumerate(terms):
+        if not given.position_labels:
             continue
+        term = _whole(given, shape)[0]
         maps = (*term.out, *term.into)
         moving = tuple([None if not axis.parts else axis for axis in maps])
         inside = all(
@@ -61,9 +66,37 @@ def stacked_groups(terms: Sequence[Term], shape: tuple[int, ...]) -> list[list[i
     return [
         numbers
         for numbers in kinds.values()
-        if sum(1 for n in numbers if terms[n].factors) >= MIN_TERMS
+        if len(numbers) >= MIN_TERMS
+        and sum(1 for n in numbers if terms[n].factors) >= MIN_COMPUTED
         and math.prod(_box([terms[n] for n in numbers])[2]) <= MAX_PLACES * len(numbers)
     ]
+
+
+def _whole(term: Term, shape: tuple[int, ...]) -> tuple[Term, dict[int, tuple[int, int]]]:
+    """A term over the whole of dimensions that it covers most of.
+
+    Returns:
+        The term, and for every label of it that runs further how many positions, all of them zeros,
+        come before and after.
+    """
+    maps = (*term.out, *term.into)
+    zeros: dict[int, tuple[int, int]] = {}
+    for d, axis in enumerate(maps):
+        if not axis.parts:
+            continue
+        (name, stride), *more = axis.parts
+        low, high = axis.offset, shape[d] - axis.offset - term.sizes[name]
+        alone = not more and stride == 1 and sum(name in other.labels for other in maps) == 1
+        if not alone or min(low, high) < 0 or WHOLE * (low + high) > shape[d]:
+            return term, {}
+        if low or high:
+            zeros[name] = low, high
+    if not zeros:
+        return term, {}
+    sizes = tuple([size + sum(zeros.get(name, ())) for name, size in enumerate(term.sizes)])
+    moved = [label(axis.labels[0]) if axis.parts else axis for axis in maps]
+    split = len(term.out)
+    return Term(sizes, tuple(moved[:split]), tuple(moved[split:]), conj=term.conj), zeros
 
 
 def _box(terms: Sequence[Term]) -> Box:
@@ -77,14 +110,19 @@ def _box(terms: Sequence[Term]) -> Box:
 
 
 def side_by_side(
-    terms: Sequence[Term], values: Sequence[tuple[Array, tuple[int, ...]]]
+    terms: Sequence[Term],
+    values: Sequence[tuple[Array, tuple[int, ...]]],
+    shape: tuple[int, ...],
 ) -> tuple[Term, Array]:
     """One term for a group of them, and the array of its factor.
 
     Args:
         terms: the terms.
         values: their products of factors with the labels of the axes.
+        shape: of the matrix, (output..., input...).
     """
+    values = [_filled(term, *found, shape) for term, found in zip(terms, values, strict=True)]
+    terms = [_whole(term, shape)[0] for term in terms]
     dimensions, first, extents = _box(terms)
     head = terms[0]
     maps: list[IndexMap] = [*head.out, *head.into]
@@ -109,8 +147,19 @@ def side_by_side(
         maps[dimension] = label(len(labels) + k).shifted(start)
     axes = [*(moved[name] for name in held), *range(len(labels), len(labels) + len(extents))]
     lengths = (*(sizes[name] for name in labels), *extents)
-    shape = tuple(lengths[k] for k in axes)
-    factor = Factor(tuple([label(k) for k in axes]), shape)
+    extent = tuple(lengths[k] for k in axes)
+    factor = Factor(tuple([label(k) for k in axes]), extent)
     split = len(head.out)
     term = Term(lengths, tuple(maps[:split]), tuple(maps[split:]), (factor,), 1, head.conj)
-    return term, lax.reshape(rows, shape)
+    return term, lax.reshape(rows, extent)
+
+
+def _filled(
+    term: Term, value: Array, names: tuple[int, ...], shape: tuple[int, ...]
+) -> tuple[Array, tuple[int, ...]]:
+    """The values of a term over the whole of dimensions (see `_whole`), and their labels."""
+    zeros = _whole(term, shape)[1]
+    labels = tuple(sorted({*names, *zeros}))
+    whole = broadcast_labels(value, names, labels, dict(enumerate(term.sizes)))
+    around = [(*zeros.get(name, (0, 0)), 0) for name in labels]
+    return lax.pad(whole, whole.dtype.type(0), around) if zeros else whole, labels

@@ -149,8 +149,8 @@ class Equation:
         params = self.primitive.get_bind_params(self.params)
         with self.context.manager:
             if any(self.active) and self.primitive.name == "cumprod":
-                # As JAX differentiates it: value and derivative share the tree. By itself it is a
-                # sum over windows on a CPU.
+                # As JAX differentiates it: value and derivative share the tree. The primitive is a
+                # product over windows on a CPU.
                 axis, reverse = self.params["axis"], self.params["reverse"]
                 return [lax.associative_scan(lax.mul, values[0], reverse, axis)]
             if self.primitive.name in _MISTAKEN_OVER_PADS:
