@@ -4,7 +4,7 @@ Points that a quaternion turns have a diagonal, or a column, for each component 
 quaternion: eighteen terms along the points, at as many of the twelve places. Each of them would
 pass over the whole matrix. Their values are written side by side instead, as numbers are
 (`packing.py`), and stand along the points as one term. Of residuals `y - a exp(-b t)` at times from
-zero on, the derivative along b has no first entry: a column that lacks a few is one of zeros there.
+zero on, the derivative along b has no first entry: columns that lack a few are extended by zeros.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ __all__ = ["is_stacked", "side_by_side", "stacked_groups"]
 MIN_TERMS, MIN_COMPUTED = 4, 2
 #: Most places for each of them.
 MAX_PLACES = 4
-#: A term that leaves out no more than one position in so many is one of the whole dimension.
-WHOLE = 4
+#: Positions of a dimension for each one that a term may leave out, and be extended by zeros.
+EXTENDED = 4
 
 #: Dimensions, and the smallest box of their positions: first ones and extents.
 Box = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
@@ -53,7 +53,7 @@ def stacked_groups(terms: Sequence[Term], shape: tuple[int, ...]) -> list[list[i
     for number, given in enumerate(terms):
         if not given.position_labels:
             continue
-        term = _whole(given, shape)[0]
+        term = _extended(given, shape)[0]
         maps = (*term.out, *term.into)
         moving = tuple([None if not axis.parts else axis for axis in maps])
         inside = all(
@@ -72,12 +72,12 @@ def stacked_groups(terms: Sequence[Term], shape: tuple[int, ...]) -> list[list[i
     ]
 
 
-def _whole(term: Term, shape: tuple[int, ...]) -> tuple[Term, dict[int, tuple[int, int]]]:
-    """A term over the whole of dimensions that it covers most of.
+def _extended(term: Term, shape: tuple[int, ...]) -> tuple[Term, dict[int, tuple[int, int]]]:
+    """A term, extended to the whole of dimensions that it covers most of.
 
     Returns:
-        The term, and for every label of it that runs further how many positions, all of them zeros,
-        come before and after.
+        Where the term stands then, and how many zeros come before and after, for every label of it
+        that is extended.
     """
     maps = (*term.out, *term.into)
     zeros: dict[int, tuple[int, int]] = {}
@@ -87,7 +87,7 @@ def _whole(term: Term, shape: tuple[int, ...]) -> tuple[Term, dict[int, tuple[in
         (name, stride), *more = axis.parts
         low, high = axis.offset, shape[d] - axis.offset - term.sizes[name]
         alone = not more and stride == 1 and sum(name in other.labels for other in maps) == 1
-        if not alone or min(low, high) < 0 or WHOLE * (low + high) > shape[d]:
+        if not alone or min(low, high) < 0 or EXTENDED * (low + high) > shape[d]:
             return term, {}
         if low or high:
             zeros[name] = low, high
@@ -121,8 +121,12 @@ def side_by_side(
         values: their products of factors with the labels of the axes.
         shape: of the matrix, (output..., input...).
     """
-    values = [_filled(term, *found, shape) for term, found in zip(terms, values, strict=True)]
-    terms = [_whole(term, shape)[0] for term in terms]
+    extended = [_extended(term, shape) for term in terms]
+    values = [
+        _filled(term, *given, zeros)
+        for term, given, (_, zeros) in zip(terms, values, extended, strict=True)
+    ]
+    terms = [term for term, _ in extended]
     dimensions, first, extents = _box(terms)
     head = terms[0]
     maps: list[IndexMap] = [*head.out, *head.into]
@@ -155,11 +159,12 @@ def side_by_side(
 
 
 def _filled(
-    term: Term, value: Array, names: tuple[int, ...], shape: tuple[int, ...]
+    term: Term, value: Array, names: tuple[int, ...], zeros: dict[int, tuple[int, int]]
 ) -> tuple[Array, tuple[int, ...]]:
-    """The values of a term over the whole of dimensions (see `_whole`), and their labels."""
-    zeros = _whole(term, shape)[1]
+    """The values of a term between zeros (see `_extended`), and the labels of their axes."""
+    if not zeros:
+        return value, names
     labels = tuple(sorted({*names, *zeros}))
-    whole = broadcast_labels(value, names, labels, dict(enumerate(term.sizes)))
-    around = [(*zeros.get(name, (0, 0)), 0) for name in labels]
-    return lax.pad(whole, whole.dtype.type(0), around) if zeros else whole, labels
+    value = broadcast_labels(value, names, labels, dict(enumerate(term.sizes)))
+    config = [(*zeros.get(name, (0, 0)), 0) for name in labels]
+    return lax.pad(value, np.zeros((), value.dtype), config), labels
