@@ -116,6 +116,46 @@ def test_weights_of_eight_bits() -> None:
     np.testing.assert_allclose(hessve(layer)(x), hessian(layer, x), rtol=1e-4, atol=1e-5)
 
 
+INTEGERS: dict[str, np.ndarray] = {
+    "int8": np.random.default_rng(8).integers(-127, 128, (5, 5)).astype(np.int8),
+    "uint8": np.random.default_rng(9).integers(0, 256, (5, 5)).astype(np.uint8),
+    "int32": np.random.default_rng(10).integers(-90_000, 90_001, (5, 5)).astype(np.int32),
+    "bool": np.random.default_rng(11).integers(0, 2, (5, 5)).astype(bool),
+}
+NETWORKS: dict[str, Callable[..., Array]] = {
+    "a layer": lambda layer, w, x: jnp.sin(layer(w, x)),
+    "two layers": lambda layer, w, x: layer(w, layer(w, x)),
+    "a sum": lambda layer, w, x: layer(w, x) + layer(w.T, x),
+    "gates": lambda layer, w, x: jnp.tanh(layer(w, x)) * layer(w, jnp.sin(x)),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("held", [np.asarray, jnp.asarray], ids=["known", "given"])
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_weights_of_integers(dtype: str, held: Callable[..., Any], name: str) -> None:
+    """Quantized layers and masks: products and sums of their weights are numbers of the input's."""
+    integers = INTEGERS[dtype]
+    scale = 1.0 / np.abs(integers.astype(float)).max()
+
+    def layer(w: Any, x: Array) -> Array:
+        numbers = (((1,), (0,)), ((), ()))
+        return scale * jax.lax.dot_general(w, x, numbers, preferred_element_type=x.dtype)
+
+    def fun(w: Any, x: Array) -> Array:
+        return NETWORKS[name](layer, w, x)
+
+    weights, x = held(integers), jnp.asarray(X)
+    for quantity, (ours, reference) in QUANTITIES.items():
+        # Given weights are an argument, so no value of them is known while planning.
+        found = jax.jit(lambda w, x, ours=ours: ours(lambda x: fun(w, x), x))(weights, x)
+        expected = reference(lambda x: fun(jnp.asarray(integers), x), x)
+        np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-11, err_msg=quantity)
+        if held is np.asarray:
+            known = ours(lambda x: fun(weights, x), x)
+            np.testing.assert_allclose(known, expected, rtol=1e-11, atol=1e-11, err_msg=quantity)
+
+
 def test_a_trace() -> None:
     weights = jnp.asarray(S, jnp.float32)
     with jax.numpy_dtype_promotion("standard"):

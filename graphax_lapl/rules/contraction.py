@@ -2,9 +2,35 @@
 
 from __future__ import annotations
 
+from functools import lru_cache, partial
+from typing import Any
+
+import numpy as np
+from jax import dtypes, lax
+
 from ..edges.maps import IndexMap, label
 from .registry import defrule
-from .site import Piece, Site
+from .site import Known, Local, Piece, Primal, Reference, Site
+
+
+def multiplier(site: Site, position: int) -> Reference:
+    """The value of an operand, in numbers that products of partials can be made of.
+
+    Integers and booleans (quantized weights, masks) may be multiplied with floats as they are, but
+    products and sums of them are as narrow as they are: 100 * 100 is 16 in eight bits.
+    """
+    value = site.value(position)
+    own, dtype = site.inputs[position].dtype, site.outputs[0].dtype
+    if dtypes.issubdtype(own, np.inexact) or not isinstance(value, (Primal, Known)):
+        return value
+    if isinstance(value, Known):
+        return Known(value.value.astype(dtype))
+    return Local("convert", _converted(dtype), (value,), site.shape(position), "constant")
+
+
+@lru_cache(maxsize=64)
+def _converted(dtype: Any) -> Any:
+    return partial(lax.convert_element_type, new_dtype=dtype)
 
 
 @defrule("dot_general")
@@ -43,7 +69,7 @@ def _dot_general(site: Site, i: int, k: int) -> list[Piece]:
         return [label(name) for name in side]
 
     other = 1 - i
-    factor = site.factor(site.value(other), maps(sides[other]), site.shape(other))
+    factor = site.factor(multiplier(site, other), maps(sides[other]), site.shape(other))
     number = site.uniform(other)
     if number is not None:
         return site.piece(sizes, out, maps(sides[i]), coefficient=number)

@@ -90,11 +90,16 @@ def _local(
     return Local(name, fun, tuple(arguments), shape, slope, mask)
 
 
-def _halves_at_ties(x: Array, y: Array, sign: Callable[[Array, Array], Array]) -> Array:
+def _halves_at_ties(
+    x: Array, y: Array, sign: Callable[[Array, Array], Array], chosen: Callable[..., Array]
+) -> Array:
     """One where x is chosen, a half at ties, as JAX has it."""
     x, y = _like(x, y)
     one, half, zero = (lax.full_like(x, number) for number in (1, 0.5, 0))
-    return lax.select(sign(x, y), one, lax.select(lax.eq(x, y), half, zero))
+    # Complex numbers are compared by their real parts first, which only `max` and `min` do.
+    ordered = not np.issubdtype(x.dtype, np.complexfloating)
+    more = sign(x, y) if ordered else lax.ne(chosen(x, y), y)
+    return lax.select(more, one, lax.select(lax.eq(x, y), half, zero))
 
 
 def _like(*values: Array) -> tuple[Array, ...]:
@@ -232,14 +237,14 @@ defelementwise(
 )
 defelementwise(
     "max",
-    lambda x, y: _halves_at_ties(x, y, lax.gt),
-    lambda x, y: _halves_at_ties(y, x, lax.gt),
+    lambda x, y: _halves_at_ties(x, y, lax.gt, lax.max),
+    lambda x, y: _halves_at_ties(y, x, lax.gt, lax.max),
     slope="constant",
 )
 defelementwise(
     "min",
-    lambda x, y: _halves_at_ties(x, y, lax.lt),
-    lambda x, y: _halves_at_ties(y, x, lax.lt),
+    lambda x, y: _halves_at_ties(x, y, lax.lt, lax.min),
+    lambda x, y: _halves_at_ties(y, x, lax.lt, lax.min),
     slope="constant",
 )
 defelementwise(
