@@ -62,6 +62,30 @@ def products() -> Iterator[Case]:
                 lambda x, y, p=pairs: lax.dot_general(x, y, p),
                 tuple(tuple(sizes[name] for name in names) for names in (first, second)),
             )
+    yield from products_of_types()
+
+
+def products_of_types() -> Iterator[Case]:
+    """Operands are of the dtypes that they have, and may differ where the result is told."""
+    types = ("float32", "float64", "int8", "uint8", "int32", "bool")
+    numbers = (((1,), (0,)), ((), ()))
+    for left, right, wanted in product(types, types, (None, "float64", "int32")):
+        if left != right if wanted is None else wanted == "int32" and "float" in left + right:
+            continue  # what they become before they are multiplied is the backend's
+
+        def fun(x: jax.Array, y: jax.Array, types: Any = (left, right, wanted)) -> jax.Array:
+            # Of both signs, with products that eight bits do not hold and every float does.
+            x, y = (
+                (scale * x > 9.0 if t == "bool" else jnp.round(scale * x).astype(t))
+                for x, t, scale in ((x, types[0], 40.0), (y, types[1], 20.0))
+            )
+            return lax.dot_general(x, y, numbers, preferred_element_type=types[2]).astype(float)
+
+        try:
+            jax.eval_shape(fun, np.zeros((2, 3)), np.zeros((3, 2)))
+        except (TypeError, ValueError):
+            continue  # JAX multiplies no such operands
+        yield fun, ((2, 3), (3, 2))
 
 
 def index_tables(random: np.random.Generator) -> Iterator[np.ndarray]:
@@ -124,7 +148,10 @@ def windows_written(write: Callable[..., Any]) -> Iterator[Case]:
 def first_of_conditions() -> Iterator[Case]:
     for shape in SHAPES:
         for axis in range(len(shape)):
-            yield lambda x, a=axis: x[(0,) * x.ndim] * lax.argmax(x > 0.3, a, np.int32), (shape,)
+            yield (
+                lambda x, a=axis: x.ravel()[0] * lax.argmax(x > 0.3, a, np.int32).astype(float),
+                (shape,),
+            )
 
 
 def gathers() -> Iterator[Case]:
@@ -267,6 +294,7 @@ def prepared(case: Case, seed: int) -> tuple[Any, Callable[..., Any], list[np.nd
     return closed, tape.program(results, 1, 1), args
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("name", CASES)
 def test_moves_over_their_parameters(name: str) -> None:
     """Evaluated number by number, known and recorded."""

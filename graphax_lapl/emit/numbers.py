@@ -155,6 +155,8 @@ def computed(jaxpr: Any) -> int:
                 return -1
             total += inside
         elif name == "dot_general":
+            if _is_mixed(equation):
+                return -1
             total += _products(equation)
         elif name in SUMS:
             total += sizes[0]
@@ -166,6 +168,14 @@ def computed(jaxpr: Any) -> int:
 def _is_position(dtype: Any) -> bool:
     """Whether numbers of a dtype count or choose."""
     return dtypes.issubdtype(dtype, np.integer) or dtypes.issubdtype(dtype, np.bool_)
+
+
+def _is_mixed(equation: Any) -> bool:
+    """Whether it is the backend's what a product's operands become before they are multiplied."""
+    types = {atom.aval.dtype for atom in equation.invars}
+    if len(types) > 1 and equation.params["preferred_element_type"] is None:
+        return True
+    return _is_position(equation.outvars[0].aval.dtype) and not all(map(_is_position, types))
 
 
 def _products(equation: Any) -> int:
@@ -301,9 +311,10 @@ def _pad(params: dict[str, Any], operand: Numbers, value: Numbers) -> Numbers:
 
 def _product(params: dict[str, Any], left: Numbers, right: Numbers) -> Numbers:
     (over_left, over_right), (batch_left, batch_right) = params["dimension_numbers"]
-    wanted = params["preferred_element_type"]
-    if wanted is not None:
-        left, right = (filled(n.shape, iter(in_a_row(n, wanted))) for n in (left, right))
+    wanted = np.dtype(params["preferred_element_type"] or left.flat[0].dtype)
+    # Booleans are neither added nor multiplied: they are counted.
+    counted = np.dtype(np.int32) if wanted == np.bool_ else wanted
+    left, right = (filled(n.shape, iter(in_a_row(n, counted))) for n in (left, right))
     own_left = [d for d in range(left.ndim) if d not in (*over_left, *batch_left)]
     own_right = [d for d in range(right.ndim) if d not in (*over_right, *batch_right)]
     left = left.transpose(*batch_left, *own_left, *over_left)
@@ -314,7 +325,8 @@ def _product(params: dict[str, Any], left: Numbers, right: Numbers) -> Numbers:
     summed = math.prod(left.shape[left.ndim - len(over_left) :])
     left = left.reshape(*batch, -1, summed)
     right = right.reshape(*batch, summed, -1)
-    return np.matmul(left, right).reshape(shape)
+    product = np.matmul(left, right).reshape(shape)
+    return product if counted == wanted else filled(shape, iter(in_a_row(product, wanted)))
 
 
 def _apart(params: dict[str, Any], operand: Numbers) -> list[Numbers]:
