@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.experimental.ode import odeint
 
 from graphax_lapl import (
     NonlinearRuleError,
@@ -215,6 +216,52 @@ def test_backward_function_that_is_not_linear_is_refused(steps: int) -> None:
     linear = jax.custom_vjp(jnp.square)
     linear.defvjp(lambda x: (linear(x), x), guarded)
     assert_same(jacve(repeated(linear))(X), jax.jit(jax.jacrev(repeated(linear)))(X))
+
+
+def flow(x: Any) -> Any:
+    """Its backward function solves an equation with steps of lengths that the cotangent decides."""
+    times = jnp.array([0.0, 0.4, 1.0])
+    start = jnp.ravel(x)
+
+    def slope(y: Any, time: Any, rate: Any) -> Any:
+        return -rate * jnp.sin(y) * jnp.cos(time * y)
+
+    return odeint(slope, start, times, start[0], rtol=1e-10, atol=1e-10)[1:]
+
+
+@pytest.mark.every_case
+@pytest.mark.parametrize("order", ["auto", "forward", "reverse", "markowitz"])
+def test_backward_function_that_solves(order: str) -> None:
+    """Linear up to the tolerance that it is solved to."""
+    expected = jax.jit(jax.jacrev(flow))(X)
+    np.testing.assert_allclose(jax.jit(jacve(flow, order))(X), expected, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("order", ["auto", "reverse"])
+def test_second_derivatives_through_a_backward_function_that_solves(order: str) -> None:
+    def loss(x: Any) -> Any:
+        return jnp.sum(flow(x) ** 2)
+
+    hessian = jax.jit(jax.jacrev(jax.jacrev(loss)))(X)
+    assert_same(laplacian_ve(loss, order=order)(X), jnp.einsum("ijij->", hessian), tolerance=1e-7)
+
+
+@jax.custom_vjp
+def solved_and_clipped(x: Any) -> Any:
+    return x * x
+
+
+def halved_and_clipped(x: Any, pulled: Any) -> Any:
+    small = lax.while_loop(lambda p: jnp.any(jnp.abs(p) > 1.0), lambda p: 0.5 * p, pulled)
+    return (jnp.clip(small, -0.1, 0.1) * x,)
+
+
+solved_and_clipped.defvjp(lambda x: (solved_and_clipped(x), x), halved_and_clipped)
+
+
+def test_what_is_clipped_after_it_is_solved_is_refused() -> None:
+    with pytest.raises(NonlinearRuleError, match=r"it applies '(clamp|max|min)'"):
+        jacve(solved_and_clipped)(X)
 
 
 @jax.custom_vjp

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -322,31 +322,31 @@ def suits(traced: Traced, graph: ComputationalGraph, wanted: Compressed) -> bool
 def _modes(traced: Traced) -> set[str]:
     """The products that exist.
 
-    No while loop and no maximum of dilated windows is transposed, no custom_vjp takes tangents.
+    No while loop and no maximum of dilated windows is transposed, no custom_vjp takes tangents:
+    cotangents go past what it computes.
     """
-    names, forward_only = set(), False
-    for equation in _equations(traced.closed.jaxpr):
+    modes = set(PLAIN)
+    for equation in _equations(traced.closed.jaxpr, past=COTANGENT_CALLS):
         name = str(equation.primitive.name)
         dilated = name in WINDOWS and set(equation.params["window_dilation"]) != {1}
-        forward_only |= name == "while" or dilated
-        names.add(name)
-    modes = set(PLAIN)
-    if forward_only:
-        modes.discard("reverse")
-    elif not COTANGENT_CALLS.isdisjoint(names):
-        modes.discard("forward")
+        if name == "while" or dilated:
+            modes.discard("reverse")
+        if name in COTANGENT_CALLS:
+            modes.discard("forward")
     return modes
 
 
-def _equations(jaxpr: Any) -> Iterator[Any]:
-    """All equations of a jaxpr, nested ones included."""
+def _equations(jaxpr: Any, past: Container[str] = ()) -> Iterator[Any]:
+    """All equations of a jaxpr, nested ones included, but for those in calls named `past`."""
     for equation in jaxpr.eqns:
         yield equation
+        if equation.primitive.name in past:
+            continue
         for value in equation.params.values():
             for inner in value if isinstance(value, tuple | list) else (value,):
                 inner = getattr(inner, "jaxpr", inner)
                 if hasattr(inner, "eqns"):
-                    yield from _equations(inner)
+                    yield from _equations(inner, past)
 
 
 def _has_complex(graph: ComputationalGraph) -> bool:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from jax import dtypes
 
 from ..edges.operations import Combine, Einsum
 from ..rules.elementwise import PRIMITIVE_PARTIALS
@@ -206,4 +207,6 @@ def _is_entrywise(instruction: Instruction, program: Program, shape: tuple[int, 
 
 
 def _is_real(dtype: Any) -> bool:
+    if dtypes.issubdtype(dtype, dtypes.extended):
+        return False  # a random key
     return np.dtype(dtype).kind in "fbiu" or str(dtype) == "bfloat16"

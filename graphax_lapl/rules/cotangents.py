@@ -21,6 +21,14 @@ from ..graph.listing import Equation, nested_primitives, scan_counts
 
 __all__ = ["BILINEAR", "is_linear", "refuse_nonlinear_rules"]
 
+#: On a cotangent: None for what does not depend on it, else `LINEAR`, `SOLVED` or the name of the
+#: first operation that is not linear in it.
+Dependence = str | None
+LINEAR = ""
+#: What a loop of unknown length makes of it. Solvers choose their steps by the size of what they
+#: solve for, and are linear up to their tolerance; how long the steps were scales the results.
+SOLVED = "while"
+
 #: Linear in each operand, not in several at once.
 BILINEAR = frozenset({"mul", "dot_general", "conv_general_dilated"})
 #: Not linear in any operand. Comparisons with an order are among them, tests for zero or NaN not:
@@ -66,79 +74,86 @@ def refuse_nonlinear_rules(equation: Equation, into: int, out: int, *types: Any)
     except (NotImplementedError, TypeError, ValueError):
         return  # evaluating it says what is missing
     jaxpr = traced.jaxpr
-    found = _first_nonlinear(jaxpr, [variable is jaxpr.invars[0] for variable in jaxpr.invars])[1]
-    if found is not None:
+    seeds = [LINEAR if variable is jaxpr.invars[0] else None for variable in jaxpr.invars]
+    found = _refused(_dependences(jaxpr, seeds))
+    if found:
         raise NonlinearRuleError(found, equation.source)
 
 
 def is_linear(closed: Any) -> bool:
     """Whether a nested program is linear in all of its real and complex inputs together."""
-    depends = [dtypes.issubdtype(v.aval.dtype, np.inexact) for v in closed.jaxpr.invars]
-    return _first_nonlinear(closed.jaxpr, depends)[1] is None
+    moves = [dtypes.issubdtype(v.aval.dtype, np.inexact) for v in closed.jaxpr.invars]
+    seeds = [LINEAR if moved else None for moved in moves]
+    return not _refused(_dependences(closed.jaxpr, seeds))
 
 
-def _first_nonlinear(jaxpr: Any, depends: Sequence[bool]) -> tuple[list[bool], str | None]:
-    """Which outputs depend on inputs, and the first operation that is not linear in what does."""
-    held = {v for v, moves in zip(jaxpr.invars, depends, strict=True) if moves}
+def _refused(results: Sequence[Dependence]) -> str:
+    """The first operation that is not linear on the way to a result; nothing where all are."""
+    return next((result for result in results if result not in (None, LINEAR, SOLVED)), "")
 
-    def moves(atom: Any) -> bool:
-        return not hasattr(atom, "val") and atom in held
 
+def _dependences(jaxpr: Any, depends: Sequence[Dependence]) -> list[Dependence]:
+    """How the outputs of a program depend on its inputs, given how these depend on a cotangent."""
+    held = dict(zip(jaxpr.invars, depends, strict=True))
     for equation in jaxpr.eqns:
-        operands = [moves(atom) for atom in equation.invars]
-        if not any(operands):
+        operands = [None if hasattr(a, "val") else held.get(a) for a in equation.invars]
+        if all(operand is None for operand in operands):
             continue
-        if _is_nonlinear(equation, operands):
-            return [], str(equation.primitive.name)
-        results, found = _nested(equation, operands)
-        if found is not None:
-            return [], found
-        held.update(
-            v
-            for v, moved in zip(equation.outvars, results, strict=True)
-            if moved and dtypes.issubdtype(getattr(v.aval, "dtype", np.bool_), np.inexact)
-        )
-    return [moves(atom) for atom in jaxpr.outvars], None
+        for variable, result in zip(equation.outvars, _results(equation, operands), strict=True):
+            dtype = getattr(variable.aval, "dtype", np.bool_)
+            if _refused([result]) or dtypes.issubdtype(dtype, np.inexact):
+                held[variable] = result
+    return [None if hasattr(a, "val") else held.get(a) for a in jaxpr.outvars]
 
 
-def _is_nonlinear(equation: Any, operands: Sequence[bool]) -> bool:
-    name = str(equation.primitive.name)
+def _results(equation: Any, operands: Sequence[Dependence]) -> list[Dependence]:
+    """How the results of an equation depend on a cotangent, of which some operand does.
+
+    What is not looked into is taken to be linear. A `while` is solved, whatever goes into it.
+    """
+    name, params = str(equation.primitive.name), equation.params
+    if name == "while":
+        return [SOLVED] * len(equation.outvars)
+    body = params.get({**INLINED_CALLS, **CUSTOM_CALLS}.get(name, ""))
+    if body is not None:
+        return _dependences(getattr(body, "jaxpr", body), operands)
+    if name == "cond":
+        branches = [_dependences(branch.jaxpr, operands[1:]) for branch in params["branches"]]
+        chosen = _refused(operands[:1]) or None
+        return [_worst((chosen, *results)) for results in zip(*branches, strict=True)]
+    counts = scan_counts(params) if name == "scan" else None
+    if counts is not None:
+        return _repeated(params["jaxpr"].jaxpr, operands, *counts)
+    result = _worst(operands)
+    scaled = result == SOLVED and (name in BILINEAR or name == "div")
+    if not scaled and _is_nonlinear(name, params, [operand is not None for operand in operands]):
+        result = _refused(operands) or name
+    return [result] * len(equation.outvars)
+
+
+def _repeated(
+    jaxpr: Any, operands: Sequence[Dependence], constants: int, carries: int
+) -> list[Dependence]:
+    """As `_results`, of a loop whose carries come back."""
+    depends = list(operands)
+    while True:
+        results = _dependences(jaxpr, depends)
+        before = list(depends)
+        for k in range(constants, constants + carries):
+            depends[k] = _worst((depends[k], results[k - constants]))
+        if depends == before:
+            return results
+
+
+def _worst(dependences: Sequence[Dependence]) -> Dependence:
+    """Not linear if any is, else solved if any is, else linear if any is."""
+    moving = {d for d in dependences if d is not None}
+    return _refused(dependences) or max(moving, default=None)
+
+
+def _is_nonlinear(name: str, params: Any, operands: Sequence[bool]) -> bool:
     if name == "div":
         return operands[1]
     if name == "sort":
-        return any(operands[: equation.params["num_keys"]])
+        return any(operands[: params["num_keys"]])
     return name in NONLINEAR or (name in BILINEAR and sum(operands) > 1)
-
-
-def _nested(equation: Any, operands: Sequence[bool]) -> tuple[list[bool], str | None]:
-    """Dependence through calls, branches and loops of known length.
-
-    What is not looked into is taken to be linear. A `while` is not: solvers choose their steps by
-    the size of what they solve for, and are linear up to their tolerance.
-    """
-    name, params = str(equation.primitive.name), equation.params
-    body = params.get({**INLINED_CALLS, **CUSTOM_CALLS}.get(name, ""))
-    if body is not None:
-        return _first_nonlinear(getattr(body, "jaxpr", body), operands)
-    results = [True] * len(equation.outvars)
-    if name == "cond":
-        joined = [False] * len(results)
-        for branch in params["branches"]:
-            moved, found = _first_nonlinear(branch.jaxpr, operands[1:])
-            if found is not None:
-                return [], found
-            joined = [a or b for a, b in zip(joined, moved, strict=True)]
-        return joined, None
-    counts = scan_counts(params) if name == "scan" else None
-    if counts is None:
-        return results, None
-    depends, (constants, carries) = list(operands), counts
-    while True:
-        results, found = _first_nonlinear(params["jaxpr"].jaxpr, depends)
-        if found is not None:
-            return [], found
-        before = list(depends)
-        for k in range(carries):
-            depends[constants + k] |= results[k]
-        if depends == before:
-            return results, None
