@@ -152,6 +152,15 @@ def first_of_conditions() -> Iterator[Case]:
                 lambda x, a=axis: x.ravel()[0] * lax.argmax(x > 0.3, a, np.int32).astype(float),
                 (shape,),
             )
+    # Conditions that are known, before, between and after others.
+    for known in product((None, False, True), repeat=3):
+
+        def fun(x: jax.Array, known: Any = known) -> jax.Array:
+            places = zip(known, (x > 0.3, x > -0.3, x < 1.0), strict=True)
+            rows = [c if k is None else np.full(x.shape, k) for k, c in places]
+            return x * lax.argmax(jnp.stack(rows), 0, np.int32).astype(float)
+
+        yield fun, ((3,),)
 
 
 def gathers() -> Iterator[Case]:

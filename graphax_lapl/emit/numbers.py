@@ -278,6 +278,8 @@ def _first(params: dict[str, Any], operand: Numbers) -> Numbers:
 
 def _chosen(which: Any, first: Any, second: Any) -> Any:
     """The second number where `which` is true, recorded where one is yet to be computed."""
+    if is_known(which):
+        return second if which else first
     tape = next((n.tape for n in (which, first, second) if hasattr(n, "tape")), None)
     if tape is None:
         return lax.select_n(which, first, second)
