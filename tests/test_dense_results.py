@@ -88,7 +88,12 @@ def planes(p):
     return jnp.sin(p[0] * rows) + p[1] * p[2] * np.arange(11.0) + p[2] * p[3] * TIMES[:10, None]
 
 
-@pytest.mark.parametrize("fun", [two_decays, peak_on_a_line, planes])
+def polynomial_and_decay(p):
+    """One column of a sample's own beside those of the grid."""
+    return p[0] + p[1] * TIMES + p[2] * TIMES**2 + p[3] * TIMES**3 + jnp.exp(-p[4] * TIMES)
+
+
+@pytest.mark.parametrize("fun", [two_decays, peak_on_a_line, planes, polynomial_and_decay])
 @pytest.mark.parametrize("batch", [1, 3, 300])
 def test_columns_that_lack_a_few_entries_are_written_with_the_others(fun, batch):
     p = np.random.default_rng(7).uniform(0.5, 1.5, (batch, 5))
@@ -104,3 +109,16 @@ def test_columns_that_lack_a_few_entries_are_written_with_the_others(fun, batch)
 def test_no_column_passes_over_the_whole_matrix(fun):
     p = np.random.default_rng(8).uniform(0.5, 1.5, (16, 5))
     assert not primitives(jax.make_jaxpr(jax.vmap(jacve(fun)))(p).jaxpr, ("select_n",))
+
+
+def test_a_column_of_its_own_beside_shared_ones():
+    """It is selected, and the others are put together once for all samples, whatever it holds."""
+    p = np.random.default_rng(9).uniform(0.5, 1.5, (16, 5))
+    closed = jax.make_jaxpr(jax.vmap(jacve(polynomial_and_decay)))(p)
+    assert primitives(closed.jaxpr, ("select_n",))
+    assert all(16 not in shape for shape in primitives(closed.jaxpr, ("concatenate",)))
+    p[3, 4] = -np.inf
+    found = jax.vmap(jacve(polynomial_and_decay))(p)
+    powers = np.stack([TIMES**k for k in range(4)], -1)
+    np.testing.assert_allclose(found[..., :4], np.stack([powers] * 16), rtol=1e-13)
+    assert jnp.isfinite(found[np.arange(16) != 3]).all()

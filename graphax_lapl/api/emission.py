@@ -8,7 +8,7 @@ none is traced that is not used.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -145,9 +145,10 @@ class Emission:
         program = with_selections(program)
         # Programs in numbers decide for themselves what is held.
         holding = functools.cache(lambda: self.holding(program))
+        fixed = program.unreached(self.moving(program))
 
         def run(inputs: Sequence[Any]) -> Any:
-            return _run(program, inputs, holding())
+            return _run(program, inputs, holding(), fixed=fixed)
 
         if not _has_rules_for_batches(program):
             return run
@@ -188,7 +189,8 @@ class Emission:
     def evaluation(self, program: Program, sparse: bool = False) -> Run:
         """The program as it is."""
         holding = functools.cache(lambda: self.holding(program, sparse))
-        return lambda inputs: _run(program, inputs, holding(), sparse)
+        fixed = program.unreached(self.moving(program))
+        return lambda inputs: _run(program, inputs, holding(), sparse, fixed)
 
     def for_batches(self, program: Program) -> Program:
         """The program with products of matrices in the forms that suit batches."""
@@ -263,10 +265,16 @@ class Emission:
         )
 
 
-def _run(program: Program, inputs: Sequence[Any], holding: Holding, sparse: bool = False) -> Any:
-    """Values and blocks of a program."""
+def _run(
+    program: Program,
+    inputs: Sequence[Any],
+    holding: Holding,
+    sparse: bool = False,
+    fixed: Collection[int] = (),
+) -> Any:
+    """Values and blocks of a program; of `fixed` slots it is known that all samples share them."""
     slots = run_program(program, inputs, holding)
-    write: Callable[..., Any] = stored_arrays if sparse else dense_block
+    write = stored_arrays if sparse else functools.partial(dense_block, fixed=fixed)
     blocks = [[write(block, program, slots) for block in row] for row in program.blocks]
     return [slots[slot] for slot in program.values], blocks
 

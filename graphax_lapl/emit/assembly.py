@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import jax.numpy as jnp
 import numpy as np
@@ -41,7 +41,11 @@ MAX_MASKED = 2
 
 
 def assemble(
-    structure: Structure, operands: Sequence[Array], dtype: np.dtype, is_result: bool = False
+    structure: Structure,
+    operands: Sequence[Array],
+    dtype: np.dtype,
+    is_result: bool = False,
+    shared: Sequence[bool] = (),
 ) -> Array:
     """The dense array, axes (output..., input...).
 
@@ -51,16 +55,22 @@ def assemble(
         dtype: of the array where no factor says it.
         is_result: whether nothing reads the array. What reads one is fused with comparisons of
             positions, and meets the same identity elsewhere.
+        shared: for each operand whether it is the same for all samples; nothing where that is not
+            known.
     """
     shape = (*structure.out_shape, *structure.in_shape)
     if 0 in shape or not structure.terms:
         return jnp.zeros(shape, dtype)
     split: list[tuple[Term, Sequence[Array]]] = []
+    moving: list[int] = []
     start = 0
-    for term in structure.terms:
-        split.append((term, operands[start : start + len(term.factors)]))
-        start += len(term.factors)
-    split = _with_stacks(split, shape, dtype)
+    for number, term in enumerate(structure.terms):
+        end = start + len(term.factors)
+        split.append((term, operands[start:end]))
+        if not shared or not all(shared[start:end]):
+            moving.append(number)
+        start = end
+    split = _with_stacks(split, shape, dtype, moving)
     points = [item for item in split if _is_point_within(item[0], shape)]
     blocks = [item for item in split if item[0].position_labels]
     size = math.prod(shape)
@@ -87,10 +97,21 @@ def assemble(
 
 
 def _with_stacks(
-    split: list[tuple[Term, Sequence[Array]]], shape: tuple[int, ...], dtype: np.dtype
+    split: list[tuple[Term, Sequence[Array]]],
+    shape: tuple[int, ...],
+    dtype: np.dtype,
+    moving: Collection[int],
 ) -> list[tuple[Term, Sequence[Array]]]:
-    """The terms with their operands, groups that differ in single positions replaced by one."""
+    """The terms with their operands, groups that differ in single positions replaced by one.
+
+    Of a group in which few terms are `moving`, those are selected beside the array of the others,
+    which is the same for all samples.
+    """
     groups = stacked_groups([term for term, _ in split], shape)
+    for k, group in enumerate(groups):
+        still = [number for number in group if number not in moving]
+        if len(group) - len(still) <= MAX_MASKED:
+            groups[k] = still
     done = {number for group in groups for number in group}
     rest = [item for number, item in enumerate(split) if number not in done]
     for group in groups:

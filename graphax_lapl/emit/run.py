@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
@@ -420,30 +420,42 @@ def _evaluated(equation: Any, values: list[Any]) -> Sequence[Any]:
     return results
 
 
-def dense_block(block: Block, program: Program, slots: Sequence[Any]) -> Array:
-    """The dense Jacobian of one output leaf with respect to one input leaf."""
+def dense_block(
+    block: Block, program: Program, slots: Sequence[Any], fixed: Collection[int] = ()
+) -> Array:
+    """The dense Jacobian of one output leaf with respect to one input leaf.
+
+    Args:
+        block: its structure, and the slots of its factors.
+        program: the program.
+        slots: what they contain.
+        fixed: slots that no differentiated input enters.
+    """
     shape = (*block.out_shape, *block.in_shape)
     if block.structure is None:
         return jnp.zeros(shape, block.dtype)
     structure = block.structure
     operands = at_least([slots[slot] for slot in block.slots], block.dtype)
     form = diagonals(structure, tuple(block.slots))
+    shared = tuple([slot in fixed for slot in block.slots])
     if form is None:
-        return _entry_by_entry(block, program, operands)
+        return _entry_by_entry(block, program, operands, shared)
 
     def masked(operands: Sequence[Any]) -> Array:
         return cast_to(masked_sum(form, structure, operands, block.dtype), block.dtype)
 
     def placed(operands: Sequence[Any]) -> Array:
         if form.is_short:
-            return _term_by_term(block, operands)
-        return _entry_by_entry(block, program, operands)
+            return _term_by_term(block, operands, shared)
+        return _entry_by_entry(block, program, operands, shared)
 
     result: Array = by_samples(masked, placed, form)(operands)
     return result
 
 
-def _entry_by_entry(block: Block, program: Program, operands: Sequence[Any]) -> Array:
+def _entry_by_entry(
+    block: Block, program: Program, operands: Sequence[Any], shared: Sequence[bool]
+) -> Array:
     """The dense block of these arrays, made of its entries where that is better."""
     assert block.structure is not None
     small = block.structure.size <= MAX_GATHERED
@@ -454,10 +466,11 @@ def _entry_by_entry(block: Block, program: Program, operands: Sequence[Any]) -> 
             slots = dict(zip(block.slots, operands, strict=True))
             arrays = stored_arrays(block, program, slots)
             return gathered_dense(storage.structure, how, arrays, block.dtype)
-    return _term_by_term(block, operands)
+    return _term_by_term(block, operands, shared)
 
 
-def _term_by_term(block: Block, operands: Sequence[Any]) -> Array:
+def _term_by_term(block: Block, operands: Sequence[Any], shared: Sequence[bool]) -> Array:
     """The dense block of these arrays."""
     assert block.structure is not None
-    return cast_to(assemble(block.structure, operands, block.dtype, is_result=True), block.dtype)
+    array = assemble(block.structure, operands, block.dtype, is_result=True, shared=shared)
+    return cast_to(array, block.dtype)
