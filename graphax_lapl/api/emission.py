@@ -109,7 +109,11 @@ class Emission:
         if program.few_samples is not None:
             program = replace(program, few_samples=self.placed(program.few_samples))
         program = placed_at_once(program)
-        return placed_before_products(program, program.unreached(self.moving(program)))
+        return placed_before_products(program, self.fixed(program))
+
+    def fixed(self, program: Program) -> set[int]:
+        """Slots that no differentiated input enters, most often the same for all samples."""
+        return program.unreached(self.moving(program))
 
     def of_second_order(self, program: Program) -> Run:
         """Dense results that are probably differentiated, large batches in pieces."""
@@ -145,10 +149,9 @@ class Emission:
         program = with_selections(program)
         # Programs in numbers decide for themselves what is held.
         holding = functools.cache(lambda: self.holding(program))
-        fixed = program.unreached(self.moving(program))
 
         def run(inputs: Sequence[Any]) -> Any:
-            return _run(program, inputs, holding(), fixed=fixed)
+            return _run(program, inputs, holding(), fixed=self.fixed(program))
 
         if not _has_rules_for_batches(program):
             return run
@@ -189,15 +192,14 @@ class Emission:
     def evaluation(self, program: Program, sparse: bool = False) -> Run:
         """The program as it is."""
         holding = functools.cache(lambda: self.holding(program, sparse))
-        fixed = program.unreached(self.moving(program))
-        return lambda inputs: _run(program, inputs, holding(), sparse, fixed)
+        return lambda inputs: _run(program, inputs, holding(), sparse, self.fixed(program))
 
     def for_batches(self, program: Program) -> Program:
         """The program with products of matrices in the forms that suit batches."""
         moving = self.moving(program)
         # Of several inputs that are differentiated some may be weights, and the rest a sample's.
         if self.common and len(moving) == 1:
-            program = products_with_weights(program, program.unreached(moving), LONG_ROWS)
+            program = products_with_weights(program, self.fixed(program), LONG_ROWS)
         return self.in_loops(program)
 
     def in_loops(self, program: Program) -> Program:
@@ -272,7 +274,7 @@ def _run(
     sparse: bool = False,
     fixed: Collection[int] = (),
 ) -> Any:
-    """Values and blocks of a program; of `fixed` slots it is known that all samples share them."""
+    """Values and blocks of a program; no differentiated input enters its `fixed` slots."""
     slots = run_program(program, inputs, holding)
     write = stored_arrays if sparse else functools.partial(dense_block, fixed=fixed)
     blocks = [[write(block, program, slots) for block in row] for row in program.blocks]

@@ -45,7 +45,7 @@ def assemble(
     operands: Sequence[Array],
     dtype: np.dtype,
     is_result: bool = False,
-    shared: Sequence[bool] = (),
+    fixed: Sequence[bool] = (),
 ) -> Array:
     """The dense array, axes (output..., input...).
 
@@ -55,8 +55,8 @@ def assemble(
         dtype: of the array where no factor says it.
         is_result: whether nothing reads the array. What reads one is fused with comparisons of
             positions, and meets the same identity elsewhere.
-        shared: for each operand whether it is the same for all samples; nothing where that is not
-            known.
+        fixed: for each operand whether no differentiated input enters it; nothing where that is
+            not known.
     """
     shape = (*structure.out_shape, *structure.in_shape)
     if 0 in shape or not structure.terms:
@@ -67,7 +67,7 @@ def assemble(
     for number, term in enumerate(structure.terms):
         end = start + len(term.factors)
         split.append((term, operands[start:end]))
-        if not shared or not all(shared[start:end]):
+        if not fixed or not all(fixed[start:end]):
             moving.append(number)
         start = end
     split = _with_stacks(split, shape, dtype, moving)
@@ -105,7 +105,7 @@ def _with_stacks(
     """The terms with their operands, groups that differ in single positions replaced by one.
 
     Of a group in which few terms are `moving`, those are selected beside the array of the others,
-    which is the same for all samples.
+    which is most often the same for all samples.
     """
     groups = stacked_groups([term for term, _ in split], shape)
     for k, group in enumerate(groups):

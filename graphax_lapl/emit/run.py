@@ -437,24 +437,24 @@ def dense_block(
     structure = block.structure
     operands = at_least([slots[slot] for slot in block.slots], block.dtype)
     form = diagonals(structure, tuple(block.slots))
-    shared = tuple([slot in fixed for slot in block.slots])
+    unmoved = tuple([slot in fixed for slot in block.slots])
     if form is None:
-        return _entry_by_entry(block, program, operands, shared)
+        return _entry_by_entry(block, program, operands, unmoved)
 
     def masked(operands: Sequence[Any]) -> Array:
         return cast_to(masked_sum(form, structure, operands, block.dtype), block.dtype)
 
     def placed(operands: Sequence[Any]) -> Array:
         if form.is_short:
-            return _term_by_term(block, operands, shared)
-        return _entry_by_entry(block, program, operands, shared)
+            return _term_by_term(block, operands, unmoved)
+        return _entry_by_entry(block, program, operands, unmoved)
 
     result: Array = by_samples(masked, placed, form)(operands)
     return result
 
 
 def _entry_by_entry(
-    block: Block, program: Program, operands: Sequence[Any], shared: Sequence[bool]
+    block: Block, program: Program, operands: Sequence[Any], fixed: Sequence[bool]
 ) -> Array:
     """The dense block of these arrays, made of its entries where that is better."""
     assert block.structure is not None
@@ -466,11 +466,11 @@ def _entry_by_entry(
             slots = dict(zip(block.slots, operands, strict=True))
             arrays = stored_arrays(block, program, slots)
             return gathered_dense(storage.structure, how, arrays, block.dtype)
-    return _term_by_term(block, operands, shared)
+    return _term_by_term(block, operands, fixed)
 
 
-def _term_by_term(block: Block, operands: Sequence[Any], shared: Sequence[bool]) -> Array:
+def _term_by_term(block: Block, operands: Sequence[Any], fixed: Sequence[bool]) -> Array:
     """The dense block of these arrays."""
     assert block.structure is not None
-    array = assemble(block.structure, operands, block.dtype, is_result=True, shared=shared)
+    array = assemble(block.structure, operands, block.dtype, is_result=True, fixed=fixed)
     return cast_to(array, block.dtype)

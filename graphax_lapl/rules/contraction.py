@@ -13,7 +13,7 @@ from .registry import defrule
 from .site import Known, Local, Piece, Primal, Reference, Site
 
 
-def multiplier(site: Site, position: int) -> Reference:
+def _multiplier(site: Site, position: int) -> Reference:
     """The value of an operand, in numbers that products of partials can be made of.
 
     Integers and booleans (quantized weights, masks) may be multiplied with floats as they are, but
@@ -69,7 +69,7 @@ def _dot_general(site: Site, i: int, k: int) -> list[Piece]:
         return [label(name) for name in side]
 
     other = 1 - i
-    factor = site.factor(multiplier(site, other), maps(sides[other]), site.shape(other))
+    factor = site.factor(_multiplier(site, other), maps(sides[other]), site.shape(other))
     number = site.uniform(other)
     if number is not None:
         return site.piece(sizes, out, maps(sides[i]), coefficient=number)
