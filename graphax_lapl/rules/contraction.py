@@ -10,7 +10,7 @@ from jax import dtypes, lax
 
 from ..edges.maps import IndexMap, label
 from .registry import defrule
-from .site import Known, Local, Piece, Primal, Reference, Site
+from .site import Known, Local, Piece, Reference, Site
 
 
 def _multiplier(site: Site, position: int) -> Reference:
@@ -21,7 +21,7 @@ def _multiplier(site: Site, position: int) -> Reference:
     """
     value = site.value(position)
     own, dtype = site.inputs[position].dtype, site.outputs[0].dtype
-    if dtypes.issubdtype(own, np.inexact) or not isinstance(value, (Primal, Known)):
+    if dtypes.issubdtype(own, np.inexact):
         return value
     if isinstance(value, Known):
         return Known(value.value.astype(dtype))

@@ -7,6 +7,7 @@ number, so it is refused.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -28,6 +29,8 @@ LINEAR = ""
 #: What a loop of unknown length makes of it. Solvers choose their steps by the size of what they
 #: solve for, and are linear up to their tolerance; how long the steps were scales the results.
 SOLVED = "while"
+#: Of arrays no solver's steps: a cotangent that is clipped before it is solved for stays refused.
+CLIPPING = frozenset({"clamp", "min", "round", "sign"})
 
 #: Linear in each operand, not in several at once.
 BILINEAR = frozenset({"mul", "dot_general", "conv_general_dilated"})
@@ -109,11 +112,13 @@ def _dependences(jaxpr: Any, depends: Sequence[Dependence]) -> list[Dependence]:
 def _results(equation: Any, operands: Sequence[Dependence]) -> list[Dependence]:
     """How the results of an equation depend on a cotangent, of which some operand does.
 
-    What is not looked into is taken to be linear. A `while` is solved, whatever goes into it.
+    What is not looked into is taken to be linear. A `while` is solved, whatever lengths of steps
+    and slopes go into it; what is clipped stays so.
     """
     name, params = str(equation.primitive.name), equation.params
     if name == "while":
-        return [SOLVED] * len(equation.outvars)
+        clipped = next((operand for operand in operands if operand in CLIPPING), SOLVED)
+        return [clipped] * len(equation.outvars)
     body = params.get({**INLINED_CALLS, **CUSTOM_CALLS}.get(name, ""))
     if body is not None:
         return _dependences(getattr(body, "jaxpr", body), operands)
@@ -127,7 +132,8 @@ def _results(equation: Any, operands: Sequence[Dependence]) -> list[Dependence]:
     result = _worst(operands)
     scaled = result == SOLVED and (name in BILINEAR or name == "div")
     if not scaled and _is_nonlinear(name, params, [operand is not None for operand in operands]):
-        result = _refused(operands) or name
+        array = math.prod(equation.outvars[0].aval.shape) > 1
+        result = name if array and name in CLIPPING else _refused(operands) or name
     return [result] * len(equation.outvars)
 
 
