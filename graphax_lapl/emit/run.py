@@ -388,10 +388,10 @@ def _execute(
 
 
 def has_cotangent_rules(program: Program) -> bool:
-    """Whether a differentiated function of a program has a rule for cotangents, `jax.custom_vjp`.
+    """Whether a function in a program has a rule for cotangents, `jax.custom_vjp`.
 
     Its derivative may take tangents in no rule of `jax.custom_jvp`, only as a part of what is
-    differentiated.
+    differentiated. Such a rule is given tangents of all inputs, zeros along what does not move.
     """
     return any(
         isinstance(instruction, PrimalInstruction) and instruction.equation.holds_cotangent_rule

@@ -139,9 +139,9 @@ class Equation:
 
     @property
     def holds_cotangent_rule(self) -> bool:
-        """Whether this is one, or a loop or branch that is differentiated and holds one."""
-        return self.has_cotangent_rule or (
-            any(self.active) and not COTANGENT_CALLS.isdisjoint(nested_primitives(self.params))
+        """Whether this is such a function, differentiated or not, or holds one."""
+        return self.name in COTANGENT_CALLS or not COTANGENT_CALLS.isdisjoint(
+            nested_primitives(self.params)
         )
 
     def evaluate(self, *values: Any) -> list[Any]:

@@ -190,6 +190,7 @@ def rules_in_turn(w, x):
     return jnp.sum(jnp.sin(jnp.roll(first, 1, 0)) * jax.lax.map(lambda row: jnp.tanh(row @ w), x))
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("outer", ["samples", "loss"])
 @pytest.mark.parametrize("fun", [rows_in_turn, rules_in_turn])
 @pytest.mark.parametrize("kind", ["inputs", "weights", "laplacian"])
