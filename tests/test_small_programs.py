@@ -524,6 +524,24 @@ def test_a_tape_that_is_full():
         x[0] + x[1]
 
 
+def stacked(x):
+    return jnp.einsum("bij,bjk->bik", x, x)
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("fun", [stacked, jnp.sum, jnp.prod, jnp.cumsum, jnp.cumprod])
+@pytest.mark.parametrize("most", [0, 3, 11])
+def test_a_tape_that_is_full_within_an_equation(fun, most):
+    """What is raised amid an operation of NumPy arrives; newer Pythons make it a SystemError."""
+    point = jax.ShapeDtypeStruct((3, 3, 3), jnp.float64)
+    closed = jax.make_jaxpr(fun)(point)
+    tape = Tape(most)
+    given = [tape.input(point.shape, point.dtype, True)]
+    with pytest.raises(TooLong):
+        run_numbers(closed.jaxpr, closed.consts, given, tape.apply)
+    assert len(tape) == most
+
+
 def turned(x):
     return jnp.sin(x) * jnp.roll(x, 1)
 

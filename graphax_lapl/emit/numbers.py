@@ -327,7 +327,11 @@ def _product(params: dict[str, Any], left: Numbers, right: Numbers) -> Numbers:
     summed = math.prod(left.shape[left.ndim - len(over_left) :])
     left = left.reshape(*batch, -1, summed)
     right = right.reshape(*batch, summed, -1)
-    product = np.matmul(left, right).reshape(shape)
+    # One by one: over a stack NumPy goes on with the next one where a product of numbers raised.
+    product = np.empty((*batch, left.shape[-2], right.shape[-1]), object)
+    for index in np.ndindex(batch):
+        product[index] = left[index] @ right[index]
+    product = product.reshape(shape)
     return product if counted == wanted else filled(shape, iter(in_a_row(product, wanted)))
 
 
