@@ -451,13 +451,58 @@ def test_values_of_what_is_not_differentiated(kind: Any) -> None:
     assert_same(jacve(picked)(X, *side), jax.jacfwd(picked)(X, *side))
 
 
-def test_values_that_are_not_there() -> None:
-    def branch(x: jax.Array, y: jax.Array) -> jax.Array:
-        return x if y.sum() > 0 else x * x
+def by_sum(x: jax.Array, y: jax.Array) -> jax.Array:
+    return x if y.sum() > 0 else x * x
 
+
+def by_table(x: jax.Array, y: jax.Array) -> jax.Array:
+    """What libraries check before they interpolate, or count before they look up."""
+    knots = jnp.linspace(0.0, 1.0, 3) ** 2
+    if not jnp.all(jnp.diff(knots) > 0):
+        raise ValueError("knots are not sorted")
+    steps = int(jnp.argmax(knots))
+    return jax.lax.fori_loop(0, steps, lambda _, c: jnp.sin(c) * y[0], x)[np.asarray(jnp.arange(2))]
+
+
+def by_type(x: jax.Array, y: jax.Array) -> jax.Array:
+    """Looks at values in a nested program, at those of kinds of particles."""
+
+    def energy(x: jax.Array, kinds: jax.Array) -> jax.Array:
+        widths = [1.0 + float(kind) for kind in np.asarray(kinds)]
+        return jnp.exp(-jnp.array(widths) * x)
+
+    kinds = jnp.array([0, 1, 1])
+    return jax.jit(lambda x: energy(x, kinds))(x) * y.sum()
+
+
+@pytest.mark.every_case
+@pytest.mark.parametrize("fun", [by_sum, by_table, by_type])
+@pytest.mark.parametrize("outside", ["plain", "jit", "vmap", "grad"])
+def test_values_that_jax_knows(fun: Any, outside: str) -> None:
+    """What does not depend on differentiated arguments has values, as in JAX's derivatives."""
+    y = jnp.ones(2)
+    jacobian, expected = jacve(fun), jax.jacfwd(fun)
+    if outside == "jit":
+        found = jax.jit(lambda x: jacobian(x, y))(X)
+    elif outside == "vmap":
+        found = jax.vmap(lambda x: jacobian(x, y))(X[None])[0]
+    elif outside == "grad":
+        found = jax.grad(lambda x: jnp.sum(jacobian(x, y) ** 2))(X)
+    else:
+        found = jacobian(X, y)
+    if outside == "grad":
+        assert_same(found, jax.grad(lambda x: jnp.sum(expected(x, y) ** 2))(X))
+    else:
+        assert_same(found, expected(X, y))
+
+
+@pytest.mark.parametrize("outside", [lambda f: f, jax.jit])
+def test_values_that_are_not_there(outside: Any) -> None:
+    """An argument that `jax.jit` traces has none, and neither has a differentiated one."""
+    argnums = 1 if outside is not jax.jit else 0
     with pytest.raises(jax.errors.TracerBoolConversionError) as caught:
-        jacve(branch)(X, jnp.ones(2))
-    assert "numpy arrays" in " ".join(caught.value.__notes__)
+        outside(jacve(by_sum, argnums=argnums))(X, jnp.ones(2))
+    assert "has no value while Python runs" in " ".join(caught.value.__notes__)
 
 
 #: Operators whose programs follow an order of vertices.

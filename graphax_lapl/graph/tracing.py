@@ -2,12 +2,13 @@
 
 Differentiated arguments and array-valued others become inputs of the jaxpr. Python integers,
 booleans, strings and other objects are static, as they are under `jax.jacrev`: they may decide
-shapes and branches. Floats and numpy arrays are inputs too, unless the function needs their value;
-then it is traced again with them static.
+shapes and branches. Floats and numpy arrays are inputs too. Where the function needs values, it is
+traced again with what it computes from constants evaluated, then with all of these static.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import operator
@@ -47,10 +48,14 @@ _CONCRETE_NEEDED = (
     jax.errors.NonConcreteBooleanIndexError,
 )
 _VALUES_NEEDED = (
-    "graphax_lapl traces the function, as jax.jit does. It can look at the values of arguments "
-    "that are not differentiated where they are Python numbers or numpy arrays; jax arrays it can "
-    "pass on, but not compute with while tracing. jax.lax.cond and jnp.where branch on values."
+    "graphax_lapl traces the function, as jax.jit does: what depends on a differentiated argument, "
+    "or on one that a transformation around this call traces, has no value while Python runs. "
+    "jax.lax.cond and jnp.where branch on such values."
 )
+#: How a function is traced, the next way where it asks for values: whether what it computes from
+#: constants is evaluated at once, and whether the arguments that are not differentiated are
+#: constants. Each makes more programs different ones, which are planned and compiled anew.
+_WAYS = ((False, False), (True, False), (True, True))
 
 
 @dataclass
@@ -206,14 +211,13 @@ def trace(
         )
     for position in positions:
         _check_inputs(args[position], position, fun, name, allow_int)
+    traced = functools.partial(_trace, fun, name, args, kwargs, positions, single, has_aux)
+    *earlier, last = _WAYS
+    for way in earlier:
+        with contextlib.suppress(*_CONCRETE_NEEDED):
+            return traced(*way)
     try:
-        return _trace(fun, name, args, kwargs, positions, single, has_aux, all_static=False)
-    except _CONCRETE_NEEDED as error:
-        if not _has_static_candidates(args, kwargs, positions):
-            error.add_note(_VALUES_NEEDED)
-            raise
-    try:
-        return _trace(fun, name, args, kwargs, positions, single, has_aux, all_static=True)
+        return traced(*last)
     except _CONCRETE_NEEDED as error:
         error.add_note(_VALUES_NEEDED)
         raise
@@ -242,16 +246,6 @@ def _is_moving(leaf: Any, all_static: bool) -> bool:
     return isinstance(leaf, float | complex)
 
 
-def _has_static_candidates(
-    args: tuple[Any, ...], kwargs: dict[str, Any], positions: tuple[int, ...]
-) -> bool:
-    others = [arg for k, arg in enumerate(args) if k not in positions]
-    return any(
-        _is_moving(leaf, False) and not _is_moving(leaf, True)
-        for leaf in tree_util.tree_leaves((others, kwargs))
-    )
-
-
 def _trace(
     fun: Callable[..., Any],
     name: str,
@@ -260,6 +254,7 @@ def _trace(
     positions: tuple[int, ...],
     single: bool,
     has_aux: bool,
+    evaluated: bool,
     all_static: bool,
 ) -> Traced:
     leaves: list[Any] = []
@@ -293,7 +288,8 @@ def _trace(
     def flat_fun(*values: Any) -> list[Any]:
         whole = [make(values) for make in rebuild]
         named = dict(zip(keys, whole[len(args) :], strict=True))
-        result = fun(*whole[: len(args)], **named)
+        with jax.ensure_compile_time_eval() if evaluated else contextlib.nullcontext():
+            result = fun(*whole[: len(args)], **named)
         aux_arrays: list[Any] = []
         if has_aux:
             if not isinstance(result, tuple) or len(result) != 2:
