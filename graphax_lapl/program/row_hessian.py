@@ -8,6 +8,7 @@ the blocks are put in their places by the edge algebra.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from ..edges.algebra import accumulate
 from ..edges.maps import IndexMap, constant, label
@@ -109,9 +110,24 @@ class _RowHessian(HessianBuilder):
             )
             for (i, j), structure, slot in zip(pairs, structures, outputs, strict=True):
                 key = (part.moving[i], part.moving[j], i != j)
-                made = self.made_by(accumulate((structure,)), (slot,), end)
+                made = self.of_moving(structure, slot, part.moving[i], part.moving[j], end)
                 weights[key] = self.sum(weights.get(key), made, end)
         return weights
+
+    def of_moving(
+        self, structure: Structure, slot: int, first: int, second: int, end: int
+    ) -> Edge | None:
+        """The blocks of two arrays, with zeros where an entry of these does not move."""
+        (term,) = structure.terms
+        factors, slots, split = list(term.factors), [slot], len(self.shape_of(first))
+        for variable, axes in ((first, term.into[:split]), (second, term.into[split:])):
+            if variable in self.second.still.cancelling:
+                moving = ~self.second.still.cancelling[variable]
+                factors.append(Factor(axes, moving.shape))
+                slots.append(self.constant(moving.astype(self.dtype_of(variable))))
+        whole = replace(term, factors=tuple(factors))
+        structure = intern_structure((), structure.in_shape, (whole,))
+        return self.made_by(accumulate((structure,)), slots, end)
 
 
 def _block(builder: HessianBuilder, part: Rows, i: int, j: int) -> Structure:

@@ -18,10 +18,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, TypeVar
 
+import numpy as np
+
 from ..edges.algebra import accumulate, add, compose, densify, is_nearly_dense, terms_everywhere
 from ..edges.bilinear import pull_back, swapped
+from ..edges.maps import label
 from ..edges.operations import Recipe
-from ..edges.terms import Structure, Term, intern_structure
+from ..edges.terms import Factor, Structure, Term, intern_structure
 from ..graph.computational_graph import VertexName
 from ..graph.listing import Atom, Listing
 from ..rules.lowering import closure, identity_structure
@@ -151,9 +154,23 @@ class SecondOrderBuilder(Builder):
             for share in shares:
                 slots = self.slots_of(share.arrow.references, vertex)
                 edge = self.made_by(share.arrow.recipe, slots, vertex)
+                if edge is not None and vertex in self.second.still.curved:
+                    moving = ~self.second.still.curved[vertex]
+                    edge = self.product(self.selected(moving, vertex), edge, vertex)
                 if edge is not None:
                     found[vertex, share.first, share.second, share.symmetric] = edge
         return found
+
+    def selected(self, mask: np.ndarray, vertex: int) -> Edge:
+        """The diagonal of ones and zeros that keeps some entries of a vertex."""
+        axes = tuple(label(d) for d in range(mask.ndim))
+        term = Term(mask.shape, axes, axes, (Factor(axes, mask.shape),))
+        complex_ = self.listing.variables[vertex].is_complex
+        structure = intern_structure(mask.shape, mask.shape, [term], complex_, complex_)
+        recipe = accumulate((structure,))
+        edge = self.made_by(recipe, [self.constant(mask.astype(self.dtype_of(vertex)))], vertex)
+        assert edge is not None
+        return edge
 
     def through_pointwise(
         self,

@@ -48,7 +48,7 @@ class Body:
         ]
         token = structures_only.set(True)
         try:
-            arrows, _ = local_partials(self.listing, self.values(given or {}))
+            arrows, *_ = local_partials(self.listing, self.values(given or {}))
         finally:
             structures_only.reset(token)
         self.arrows: list[tuple[int, int, Structure]] = [

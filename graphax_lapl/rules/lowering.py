@@ -15,6 +15,7 @@ from .opaque import fallback
 from .possible_values import PossibleValues
 from .registry import find_rule
 from .site import Piece, Site
+from .still_entries import StillEntries, keep_still
 from .zeros import without_zeros
 
 __all__ = [
@@ -38,7 +39,7 @@ def lower(
         active_outputs: for each of those outputs whether it depends on them.
         name: the function's name.
     """
-    arrows, makers = local_partials(listing)
+    arrows, makers, _ = local_partials(listing)
     moving = [v for v, moves in zip(listing.inputs, differentiated, strict=True) if moves]
     ends: list[int | None] = []
     for atom, active in zip(listing.outputs, active_outputs, strict=False):
@@ -89,8 +90,8 @@ def lower(
 
 def local_partials(
     listing: Listing, values: PossibleValues | None = None
-) -> tuple[dict[tuple[int, int], Arrow], dict[int, Equation]]:
-    """All local partials by (from, to), and the equation that computes each vertex.
+) -> tuple[dict[tuple[int, int], Arrow], dict[int, Equation], StillEntries]:
+    """All local partials by (from, to), the equation of each vertex, and entries that stay.
 
     Args:
         listing: the flat program.
@@ -109,6 +110,7 @@ def local_partials(
             before = pieces.setdefault(arrow, found)
             if before is not found:
                 before.extend(found)
+    still = keep_still(pieces, makers, listing)
     arrows: dict[tuple[int, int], Arrow] = {}
     # Most arrows are of a few kinds: terms and types of arrays that they share are one object.
     recipes: dict[tuple[int, ...], Recipe] = {}
@@ -125,7 +127,7 @@ def local_partials(
                 parts[0].references if one else tuple([r for p in parts for r in p.references])
             )
             arrows[u, v] = Arrow(recipe, references)
-    return arrows, makers
+    return arrows, makers, still
 
 
 def pieces_of(

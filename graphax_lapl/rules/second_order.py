@@ -16,6 +16,7 @@ from ..graph.computational_graph import Arrow, ComputationalGraph
 from ..graph.listing import Listing
 from .curvature import Curvature, OpaqueCurvature, curvatures
 from .lowering import closure, local_partials, lower
+from .still_entries import StillEntries
 
 __all__ = ["SecondOrderGraph", "lower_second_order"]
 
@@ -32,6 +33,7 @@ class SecondOrderGraph:
         curvatures: second derivatives in closed form, by vertex.
         opaque: equations whose second derivative is taken by `jvp` of `jvp`.
         targets: variables whose Jacobian the second derivatives need, in topological order.
+        still: entries that do not move.
     """
 
     graph: ComputationalGraph
@@ -41,6 +43,7 @@ class SecondOrderGraph:
     curvatures: dict[int, list[Curvature]]
     opaque: list[OpaqueCurvature]
     targets: list[int]
+    still: StillEntries
 
     @property
     def listing(self) -> Listing:
@@ -69,7 +72,7 @@ def lower_second_order(
     local = {v: shares for v, shares in found.local.items() if v in vertices}
     opaque = [item for item in found.opaque if vertices.intersection(item.equation.outputs)]
     moving = [v for v, moves in zip(listing.inputs, differentiated, strict=True) if moves]
-    arrows, _ = local_partials(listing)
+    arrows, _, still = local_partials(listing)
     forward: dict[int, list[int]] = {}
     backward: dict[int, list[int]] = {}
     for u, v in arrows:
@@ -90,6 +93,7 @@ def lower_second_order(
         local,
         opaque,
         sorted(wanted),
+        still,
     )
 
 
