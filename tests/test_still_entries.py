@@ -81,6 +81,12 @@ def layered(x):
     return jnp.tanh(hidden @ cast(WEIGHTS.T, x) - 0.2)
 
 
+def with_itself(x):
+    """Differences that are not zero, of what moves alike."""
+    d = (x[:, None] + 0.7) - x[None]
+    return jnp.exp(-distance((d - 0.7) ** 2) * (d * d)[..., 0])
+
+
 FUNCTIONS = [
     of_distances,
     of_features,
@@ -90,6 +96,7 @@ FUNCTIONS = [
     gathered,
     relative,
     layered,
+    with_itself,
 ]
 
 
@@ -191,10 +198,11 @@ def test_what_is_found():
         lambda x: jnp.sin(x - jnp.roll(x, 1, 0)),
         lambda x: jnp.sin(x - jnp.tanh(x)),
         lambda x: jnp.sin(x - x.mean(0)),
+        lambda x: jnp.sin(x - x.sum()),
         lambda x: jnp.sin(x[None] - 2.0 * x[:, None]),
         lambda x: jnp.sin(x[:, None] + x[None]),
     ],
-    ids=["neighbours", "periodic", "functions", "mean", "multiples", "sums"],
+    ids=["neighbours", "periodic", "functions", "mean", "total", "multiples", "sums"],
 )
 def test_nothing_is_found_where_everything_moves(fun):
     found, *_ = found_still(fun, jnp.asarray(points()))

@@ -28,11 +28,12 @@ from .site import Known, Piece, Primal
 __all__ = ["StillEntries", "keep_still"]
 
 #: Largest array (entries) that is looked at, and most entries of a table of positions.
-MAX_ENTRIES = 1 << 18
+MAX_ENTRIES = 1 << 16
 #: The name of an entry that does not move.
 STILL = -1
-#: Primitives that make zeros of zeros.
-HOMOGENEOUS = MOVES | {"concatenate", "dot_general", "neg", "reduce_sum", "stack"}
+#: Primitives whose result holds entries of their operands, and those that make zeros of zeros.
+COPYING = MOVES | {"concatenate", "copy", "expand_dims", "gather", "split", "stack", "tile"}
+HOMOGENEOUS = COPYING | {"dot_general", "neg", "reduce_sum"}
 
 #: Pieces of local partials by (from, to), in order of evaluation.
 Pieces = dict[tuple[int, int], list[Piece]]
@@ -67,7 +68,7 @@ def keep_still(pieces: Pieces, makers: Mapping[int, Equation], listing: Listing)
     entering: dict[int, dict[int, list[Piece]]] = {}
     for (u, v), parts in pieces.items():
         entering.setdefault(v, {})[u] = parts
-    names = _Names(entering, listing)
+    names = _Names(entering, makers, listing)
     zeros: set[int] = set()
     for v in sorted(entering):
         into = entering[v]
@@ -76,7 +77,8 @@ def keep_still(pieces: Pieces, makers: Mapping[int, Equation], listing: Listing)
         moving = names.differ(v) if many and _is_difference(into) else None
         if moving is not None and not moving.all():
             found.at[v] = found.cancelling[v] = ~moving
-            zeros.add(v)
+            if names.copied.issuperset(into):
+                zeros.add(v)
             continue
         before = [u for u in into if u in found.cancelling]
         if found.at.keys().isdisjoint(into):
@@ -119,7 +121,9 @@ def _plain(terms: Sequence[Term]) -> bool:
 
 
 def _varying(still: np.ndarray) -> list[int]:
-    """The dimensions along which a table is not the same everywhere."""
+    """The dimensions along which a table is not the same everywhere; all where it is True."""
+    if still.all():
+        return list(range(still.ndim))
     return [d for d in range(still.ndim) if (still != still.take([0], axis=d)).any()]
 
 
@@ -155,27 +159,47 @@ def _kept(
 
 
 class _Names:
-    """Names of entries: those of one name are one entry of one array, moved about."""
+    """Names of entries: what depends alike on the inputs has one.
 
-    def __init__(self, entering: Mapping[int, Mapping[int, list[Piece]]], listing: Listing):
+    Attributes:
+        copied: vertices whose values are those of the entries that their names come from.
+    """
+
+    def __init__(
+        self,
+        entering: Mapping[int, Mapping[int, list[Piece]]],
+        makers: Mapping[int, Equation],
+        listing: Listing,
+    ):
         self.entering = entering
+        self.makers = makers
         self.variables = listing.variables
+        self.copied: set[int] = set()
         self.known: dict[int, np.ndarray | None] = {}
 
     def of(self, v: int) -> np.ndarray | None:
         """The names of the entries of a vertex; None for too large an array."""
         if v not in self.known:
             shape = self.variables[v].shape
-            self.known[v] = None if math.prod(shape) > MAX_ENTRIES else self._moved(v, shape)
+            self.known[v] = None if math.prod(shape) > MAX_ENTRIES else self._found(v, shape)
         return self.known[v]
 
-    def _moved(self, v: int, shape: tuple[int, ...]) -> np.ndarray:
-        own = (v << 32) + np.arange(math.prod(shape)).reshape(shape)
+    def _found(self, v: int, shape: tuple[int, ...]) -> np.ndarray:
         into = self.entering.get(v, {})
+        moved = self._moved(into, shape) if into else None
+        if moved is None or (self.makers[v].name in COPYING and self.copied.issuperset(into)):
+            self.copied.add(v)
+        if moved is None:
+            return (v << 32) + np.arange(math.prod(shape)).reshape(shape)
+        return moved
+
+    def _moved(self, into: Mapping[int, list[Piece]], shape: tuple[int, ...]) -> np.ndarray | None:
+        """Names that other vertices have given; None where entries are not moved about."""
         terms = [piece.term for parts in into.values() for piece in parts]
         if not _plain(terms) or any(term.coefficient != 1 for term in terms):
-            return own
-        names, written = np.full(shape, STILL), np.zeros(shape, int)
+            return None
+        names = np.full(math.prod(shape), STILL)
+        written = np.zeros(names.size, int)
         for u, parts in into.items():
             before = self.of(u)
             for piece in parts:
@@ -183,49 +207,73 @@ class _Names:
                 if before is not None:
                     places = _places(piece.term, shape, before.shape)
                 if before is None or places is None:
-                    return own
+                    return None
                 out, read = places
                 np.add.at(written, out, 1)
-                names[out] = before[read]
-        return names if into and written.max(initial=0) <= 1 else own
+                names[out] = before.ravel()[read]
+        return names.reshape(shape) if written.max(initial=0) <= 1 else None
+
+    def shift(self, v: int) -> tuple[int, tuple[int, ...]] | None:
+        """The array that a vertex is a window of, and where; None where it is none."""
+        start = [0] * len(self.variables[v].shape)
+        while v in self.entering:
+            pieces = [piece for parts in self.entering[v].values() for piece in parts]
+            if not _plain([piece.term for piece in pieces]):
+                break
+            term = pieces[0].term
+            if len(pieces) > 1:
+                return None
+            if term.coefficient != 1:
+                break
+            pairs = list(zip(term.out, term.into, strict=False))
+            same = all(a.parts == b.parts and len(a.parts) <= 1 for a, b in pairs)
+            if not same or len(term.out) != len(term.into):
+                return None
+            start = [at + b.offset - a.offset for at, (a, b) in zip(start, pairs, strict=True)]
+            (v,) = self.entering[v]
+        return v, tuple(start)
 
     def differ(self, v: int) -> np.ndarray | None:
-        """Which entries of a difference move; None where that is not known."""
+        """Which entries of a difference move; None where that is not known, or all do."""
+        windows = [self.shift(u) for u in self.entering[v]]
+        if None not in windows and windows[0] != windows[1]:
+            return None  # of two arrays, or the neighbours in one
         sides, shape = [], self.variables[v].shape
         for u, (piece,) in self.entering[v].items():
             names = self.of(u)
             places = None if names is None else _places(piece.term, shape, names.shape)
             if names is None or places is None:
                 return None
-            side = np.full(shape, STILL)
-            side[places[0]] = names[places[1]]
+            side = np.full(math.prod(shape), STILL)
+            side[places[0]] = names.ravel()[places[1]]
             sides.append(side)
-        return np.asarray(sides[0] != sides[1])
+        return np.asarray(sides[0] != sides[1]).reshape(shape)
 
 
 def _places(
     term: Term, shape: tuple[int, ...], before: tuple[int, ...]
-) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]] | None:
-    """Where the entries of a term stand and what they read; None where they are too many."""
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Where the entries of a term stand, and what they read; None where they are too many."""
     if math.prod(term.sizes) > MAX_ENTRIES:
         return None
     order, sizes = list(term.labels), dict(enumerate(term.sizes))
     out, inside = _evaluated(term.out, shape, order, sizes)
     read, also = _evaluated(term.into, before, order, sizes)
     inside &= also
-    return tuple(place[inside] for place in out), tuple(place[inside] for place in read)
+    return out[inside], read[inside]
 
 
 def _evaluated(
     axes: Sequence[IndexMap], shape: Sequence[int], order: list[int], sizes: Mapping[int, int]
-) -> tuple[list[np.ndarray], np.ndarray]:
-    """Positions over a box of labels, and which of them lie inside of the array."""
+) -> tuple[np.ndarray, np.ndarray]:
+    """Flat positions over a box of labels, and which of them lie inside of the array."""
     box = tuple(sizes[name] for name in order)
-    places = [np.broadcast_to(axis.evaluate(order, sizes), box) for axis in axes]
-    inside = np.ones(box, bool)
-    for place, size in zip(places, shape, strict=True):
+    flat, inside = np.zeros(box, int), np.ones(box, bool)
+    for axis, size in zip(axes, shape, strict=True):
+        place = axis.evaluate(order, sizes)
+        flat = flat * size + place
         inside &= (place >= 0) & (place < size)
-    return places, inside
+    return flat, inside
 
 
 def _reached(
@@ -258,13 +306,11 @@ def _mark(term: Term, before: np.ndarray, moving: np.ndarray) -> bool:
         return False
     places, inside = _evaluated(term.into, before.shape, read, sizes)
     table: np.ndarray[Any, Any] = np.zeros(inside.shape, bool)
-    table[inside] = before[tuple(place[inside] for place in places)]
+    table[inside] = before.ravel()[places[inside]]
     # A label of the input alone is summed, one of the output alone repeats what it reads.
     summed = tuple(k for k, name in enumerate(read) if name not in written)
     table = np.asarray(table.any(summed))
     table = table.reshape([sizes[name] if name in read else 1 for name in written])
     places, inside = _evaluated(term.out, moving.shape, written, sizes)
-    there = np.logical_and(inside, table)
-    if there.any():
-        moving[tuple(place[there] for place in places)] = True
+    moving.reshape(-1)[places[np.logical_and(inside, table)]] = True
     return True
