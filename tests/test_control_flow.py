@@ -218,6 +218,48 @@ def test_backward_function_that_is_not_linear_is_refused(steps: int) -> None:
     assert_same(jacve(repeated(linear))(X), jax.jit(jax.jacrev(repeated(linear)))(X))
 
 
+def by_logarithms(x: Any, pulled: Any) -> Any:
+    """A kernel applied as solvers of optimal transport do: linear, and none of its steps is."""
+    kernel = -((x[..., :, None] - x[..., None, :]) ** 2)
+    sums = jax.scipy.special.logsumexp(
+        kernel, axis=-1, b=jnp.broadcast_to(pulled[..., None, :], kernel.shape), return_sign=True
+    )
+    return (sums[1] * jnp.exp(sums[0]),)
+
+
+@pytest.mark.every_case
+@pytest.mark.parametrize("order", ["auto", "forward", "reverse"])
+def test_backward_function_that_is_linear_as_a_whole(order: str) -> None:
+    smoothed = jax.custom_vjp(lambda x: jnp.sum(x) + x)
+    smoothed.defvjp(lambda x: (smoothed(x), x), by_logarithms)
+
+    def fun(x: Any) -> Any:
+        return jnp.tanh(smoothed(jnp.sin(x)))
+
+    assert_same(jax.jit(jacve(fun, order))(X), jax.jit(jax.jacrev(fun))(X))
+
+
+CLIPPED: dict[str, Callable[[Any], Any]] = {
+    "value": lambda pulled: jnp.clip(pulled, -1e4, 1e4),
+    "norm": lambda pulled: pulled / jnp.maximum(1.0, jnp.linalg.norm(pulled)),
+    "sign": jnp.sign,
+    "rounded": lambda pulled: jnp.round(pulled, 2),
+    "threshold": lambda pulled: jnp.where(jnp.abs(pulled) > 1e-4, pulled, 0.0),
+    "positive": jax.nn.relu,
+    "square": lambda pulled: pulled * jnp.abs(pulled),
+    "shifted": lambda pulled: jnp.exp(jnp.log1p(jnp.abs(pulled))) * jnp.sign(pulled),
+}
+
+
+@pytest.mark.every_case
+@pytest.mark.parametrize("name", CLIPPED)
+def test_backward_functions_that_clip_are_refused(name: str) -> None:
+    called = jax.custom_vjp(jnp.square)
+    called.defvjp(lambda x: (called(x), x), lambda x, pulled: (CLIPPED[name](pulled) * x,))
+    with pytest.raises(NonlinearRuleError, match="not linear"):
+        jacve(called)(X)
+
+
 def flow(x: Any) -> Any:
     """Its backward function solves an equation with steps of lengths that the cotangent decides."""
     times = jnp.array([0.0, 0.4, 1.0])

@@ -28,6 +28,7 @@ from ..edges.unify import Unsolvable
 from ..errors import NO_MODE_ERRORS, GraphaxLaplError
 from ..graph.listing import Equation, scan_counts
 from .bodies import Aligned, Body, body_of, jaxprs_of
+from .cotangents import nonlinear_step
 from .entry_patterns import entry_patterns, given_integers, through_body
 from .opaque import AS_A_WHOLE, modes
 from .registry import defrule
@@ -234,8 +235,10 @@ def _backward_known(equation: Equation, i: int, k: int, types: tuple[Any, ...]) 
         return (), None  # one that calls itself would be asked for ever
     token = _in_backward.set(True)
     try:
-        body = Body(jax.make_jaxpr(pulled)(jax.eval_shape(out, *types), *types), moving=0)
-        return _known_of(body, 0, 0)
+        traced = jax.make_jaxpr(pulled)(jax.eval_shape(out, *types), *types)
+        if nonlinear_step(traced):
+            return (), None  # a sign, whose derivative is zero, is none that does not depend
+        return _known_of(Body(traced, moving=0), 0, 0)
     except (GraphaxLaplError, *NO_MODE_ERRORS, Unsolvable):
         return (), None
     finally:

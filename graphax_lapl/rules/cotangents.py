@@ -15,12 +15,13 @@ from typing import Any
 import jax
 import numpy as np
 from jax import dtypes
+from jax.extend import core as jax_core
 
 from ..errors import NonlinearRuleError
 from ..graph.calls import COTANGENT_CALLS, CUSTOM_CALLS, INLINED_CALLS
 from ..graph.listing import Equation, nested_primitives, scan_counts
 
-__all__ = ["BILINEAR", "is_linear", "refuse_nonlinear_rules"]
+__all__ = ["BILINEAR", "is_linear", "nonlinear_step", "refuse_nonlinear_rules"]
 
 #: On a cotangent: None for what does not depend on it, else `LINEAR`, `SOLVED` or the name of the
 #: first operation that is not linear in it.
@@ -31,6 +32,9 @@ LINEAR = ""
 SOLVED = "while"
 #: Of arrays no solver's steps: a cotangent that is clipped before it is solved for stays refused.
 CLIPPING = frozenset({"clamp", "min", "round", "sign"})
+#: Largest relative error of sums and multiples of cotangents that are pulled back, which solvers
+#: leave in single precision.
+PROBED = 1e-3
 
 #: Linear in each operand, not in several at once.
 BILINEAR = frozenset({"mul", "dot_general", "conv_general_dilated"})
@@ -76,11 +80,54 @@ def refuse_nonlinear_rules(equation: Equation, into: int, out: int, *types: Any)
         traced = jax.make_jaxpr(pulled)(seed, values)
     except (NotImplementedError, TypeError, ValueError):
         return  # evaluating it says what is missing
+    found = nonlinear_step(traced)
+    if found and not _acts_linearly(traced):
+        raise NonlinearRuleError(found, equation.source)
+
+
+def nonlinear_step(traced: Any) -> str:
+    """The first operation on a program's first argument that is not linear; nothing without one."""
     jaxpr = traced.jaxpr
     seeds = [LINEAR if variable is jaxpr.invars[0] else None for variable in jaxpr.invars]
-    found = _refused(_dependences(jaxpr, seeds))
-    if found:
-        raise NonlinearRuleError(found, equation.source)
+    return _refused(_dependences(jaxpr, seeds))
+
+
+def _acts_linearly(traced: Any) -> bool:
+    """Whether a program is linear in its first argument at numbers that are drawn.
+
+    A kernel that is applied by its logarithms, `sign(s) * exp(log|s|)` of sums, is linear, though
+    none of its operations is. What clips is not over twelve orders of magnitude.
+    """
+    if traced.jaxpr.effects:
+        return False
+    rng = np.random.default_rng(0)
+    program = jax.jit(jax_core.jaxpr_as_fun(traced))
+    with jax.ensure_compile_time_eval():
+        values = [_drawn(rng, variable.aval) for variable in traced.jaxpr.invars]
+        first, other, rest = values[0], _drawn(rng, traced.jaxpr.invars[0].aval), values[1:]
+        if not dtypes.issubdtype(first.dtype, np.inexact):
+            return False
+        apart = [program(cotangent, *rest) for cotangent in (first, other)]
+        moving = [dtypes.issubdtype(result.dtype, np.inexact) for result in apart[0]]
+        for scale in (1e-6, 1.0, 1e6):
+            seed = (scale * (first + 2.0 * other)).astype(first.dtype)
+            for found, one, two, moves in zip(program(seed, *rest), *apart, moving, strict=True):
+                expected = scale * (np.asarray(one) + 2.0 * np.asarray(two)) if moves else found
+                error = np.linalg.norm(np.asarray(found) - expected)
+                size = np.linalg.norm(expected)
+                if moves and not (0.0 < size < np.inf and error <= PROBED * size):
+                    return False
+    return any(moving)
+
+
+def _drawn(rng: np.random.Generator, aval: Any) -> Any:
+    """Numbers of a type; zeros of integers, which may be positions."""
+    if not dtypes.issubdtype(aval.dtype, np.inexact):
+        return np.zeros(aval.shape, aval.dtype)
+    numbers = rng.normal(size=aval.shape)
+    if dtypes.issubdtype(aval.dtype, np.complexfloating):
+        numbers = numbers + 1j * rng.normal(size=aval.shape)
+    return np.asarray(numbers).astype(aval.dtype)
 
 
 def is_linear(closed: Any) -> bool:
