@@ -103,15 +103,20 @@ def _acts_linearly(traced: Any) -> bool:
     rng = np.random.default_rng(0)
     program = jax.jit(jax_core.jaxpr_as_fun(traced))
     with jax.ensure_compile_time_eval():
-        values = [_drawn(rng, variable.aval) for variable in traced.jaxpr.invars]
-        first, other, rest = values[0], _drawn(rng, traced.jaxpr.invars[0].aval), values[1:]
-        if not dtypes.issubdtype(first.dtype, np.inexact):
+        seed, *types = [variable.aval for variable in traced.jaxpr.invars]
+        first, other = _drawn(rng, seed), _drawn(rng, seed)
+        # Positive numbers of one magnitude suit roots, logarithms and solvers.
+        drawn = [_drawn(rng, type_) for type_ in types]
+        rest = [
+            (1 + 0.1 * value).astype(value.dtype) if _moves(value) else value for value in drawn
+        ]
+        if not _moves(seed):
             return False
         apart = [program(cotangent, *rest) for cotangent in (first, other)]
-        moving = [dtypes.issubdtype(result.dtype, np.inexact) for result in apart[0]]
+        moving = [_moves(result) for result in apart[0]]
         for scale in (1e-6, 1.0, 1e6):
-            seed = (scale * (first + 2.0 * other)).astype(first.dtype)
-            for found, one, two, moves in zip(program(seed, *rest), *apart, moving, strict=True):
+            both = (scale * (first + 2.0 * other)).astype(first.dtype)
+            for found, one, two, moves in zip(program(both, *rest), *apart, moving, strict=True):
                 expected = scale * (np.asarray(one) + 2.0 * np.asarray(two)) if moves else found
                 error = np.linalg.norm(np.asarray(found) - expected)
                 size = np.linalg.norm(expected)
@@ -120,9 +125,13 @@ def _acts_linearly(traced: Any) -> bool:
     return any(moving)
 
 
+def _moves(value: Any) -> bool:
+    return bool(dtypes.issubdtype(value.dtype, np.inexact))
+
+
 def _drawn(rng: np.random.Generator, aval: Any) -> Any:
     """Numbers of a type; zeros of integers, which may be positions."""
-    if not dtypes.issubdtype(aval.dtype, np.inexact):
+    if not _moves(aval):
         return np.zeros(aval.shape, aval.dtype)
     numbers = rng.normal(size=aval.shape)
     if dtypes.issubdtype(aval.dtype, np.complexfloating):
