@@ -49,3 +49,32 @@ def test_under_vmap(name):
     np.testing.assert_allclose(
         moved, jax.vmap(jax.grad(lambda x: jax.jit(jax.jacrev(fun))(x).sum()))(points), rtol=1e-12
     )
+
+
+def refused(_):
+    raise ValueError("the other branch was run")
+
+
+@jax.custom_jvp
+def checked(positions, wrong):
+    """As libraries check values at run time: one of two branches calls back, and raises."""
+
+    def raising(positions):
+        return jax.pure_callback(refused, positions, 0, vmap_method="sequential")
+
+    return jax.lax.cond(wrong, raising, lambda positions: positions, positions)
+
+
+checked.defjvp(lambda primals, tangents: (checked(*primals), tangents[0]))
+
+
+@pytest.mark.smoke
+def test_only_one_branch_of_a_known_condition_runs():
+    def fun(x):
+        positions = jnp.array([1, 0])
+        return jnp.sin(x)[checked(positions, jnp.any(positions > 1))] * x[0]
+
+    points = jnp.asarray([[0.3, 0.1], [1.0, -2.0], [0.0, 0.7]])
+    wanted = jax.jit(jax.vmap(jax.jacfwd(fun)))(points)
+    np.testing.assert_allclose(jax.vmap(gl.jacve(fun))(points), wanted, rtol=1e-12)
+    np.testing.assert_allclose(jax.jit(jax.vmap(gl.jacve(fun)))(points), wanted, rtol=1e-12)

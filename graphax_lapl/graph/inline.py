@@ -335,11 +335,16 @@ class _Inliner:
                 made = equation.primitive.bind(*values, **params)
                 return list(made) if equation.primitive.multiple_results else [made]
 
-            with jax.ensure_compile_time_eval(), equation.ctx.manager:
-                results = evaluated(*typed)
-                if any(is_traced(value) for value in results):
-                    # Within `jax.vmap`, calls with derivative rules come back traced.
-                    results = jax.jit(evaluated)(*typed)
+            with equation.ctx.manager:
+                if equation.primitive.name in CUSTOM_CALLS:
+                    # Within `jax.vmap` the call would come back traced, and where constants are
+                    # evaluated while tracing, callbacks of all branches in it would be run.
+                    results = jax.jit(evaluated).lower(*typed).compile()(*typed)
+                else:
+                    with jax.ensure_compile_time_eval():
+                        results = evaluated(*typed)
+                        if any(is_traced(value) for value in results):
+                            results = jax.jit(evaluated)(*typed)
         references = []
         for variable, value in zip(equation.outvars, results, strict=True):
             new = self.listing.new(_type_of(variable.aval))
