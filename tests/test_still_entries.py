@@ -209,6 +209,18 @@ def test_nothing_is_found_where_everything_moves(fun):
     assert not found
 
 
+def test_entries_that_are_moved_many_times():
+    def fun(x):
+        moved = x
+        for _ in range(700):
+            moved = moved[::-1]
+        return jnp.exp(-distance(moved[:, None] - x[None]))
+
+    found, *_ = found_still(fun, jnp.asarray(points()))
+    own = np.broadcast_to(np.eye(PARTICLES, dtype=bool)[:, :, None], found["sub"].shape)
+    np.testing.assert_array_equal(found["sub"], own)
+
+
 def test_infinite_slopes_stay_those_of_jax():
     """Without softening JAX has no number where a particle meets itself, and so have we none."""
 

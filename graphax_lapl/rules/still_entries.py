@@ -179,13 +179,25 @@ class _Names:
 
     def of(self, v: int) -> np.ndarray | None:
         """The names of the entries of a vertex; None for too large an array."""
-        if v not in self.known:
-            shape = self.variables[v].shape
-            self.known[v] = None if math.prod(shape) > MAX_ENTRIES else self._found(v, shape)
+        pending = [v]
+        while pending:  # no recursion: loops that were written out move entries many times
+            last = pending[-1]
+            shape, into = self.variables[last].shape, self.movers(last)
+            small = math.prod(shape) <= MAX_ENTRIES
+            before = [u for u in into if u not in self.known] if small else []
+            pending += before
+            if not before:
+                self.known[last] = self._named(last, into, shape) if small else None
+                pending.pop()
         return self.known[v]
 
-    def _found(self, v: int, shape: tuple[int, ...]) -> np.ndarray:
+    def movers(self, v: int) -> Mapping[int, list[Piece]]:
+        """The partials of a vertex, if all that they do is to move entries about."""
         into = self.entering.get(v, {})
+        terms = [piece.term for parts in into.values() for piece in parts]
+        return into if _plain(terms) and all(term.coefficient == 1 for term in terms) else {}
+
+    def _named(self, v: int, into: Mapping[int, list[Piece]], shape: tuple[int, ...]) -> np.ndarray:
         moved = self._moved(into, shape) if into else None
         if moved is None or (self.makers[v].name in COPYING and self.copied.issuperset(into)):
             self.copied.add(v)
@@ -194,14 +206,11 @@ class _Names:
         return moved
 
     def _moved(self, into: Mapping[int, list[Piece]], shape: tuple[int, ...]) -> np.ndarray | None:
-        """Names that other vertices have given; None where entries are not moved about."""
-        terms = [piece.term for parts in into.values() for piece in parts]
-        if not _plain(terms) or any(term.coefficient != 1 for term in terms):
-            return None
+        """Names that other vertices have given; None where several entries make up one."""
         names = np.full(math.prod(shape), STILL)
         written = np.zeros(names.size, int)
         for u, parts in into.items():
-            before = self.of(u)
+            before = self.known[u]
             for piece in parts:
                 places = None
                 if before is not None:
