@@ -87,6 +87,13 @@ def with_itself(x):
     return jnp.exp(-distance((d - 0.7) ** 2) * (d * d)[..., 0])
 
 
+def crossed(x):
+    """Two differences that are zero at different places."""
+    d = pairs(x)
+    other = d[:, ::-1]
+    return jnp.exp(-distance(d * other / distance(d, keepdims=True)))
+
+
 FUNCTIONS = [
     of_distances,
     of_features,
@@ -97,6 +104,7 @@ FUNCTIONS = [
     relative,
     layered,
     with_itself,
+    crossed,
 ]
 
 

@@ -95,7 +95,7 @@ def keep_still(pieces: Pieces, makers: Mapping[int, Equation], listing: Listing)
             varying = _varying(found.cancelling[u])
             if not _scales(into[u], varying):
                 cancels = True
-            elif not (u in zeros and _vanishes(into[u], zeros)):
+            elif not (u in zeros and _vanishes(into[u], zeros, u, found.at)):
                 pieces[u, v] = into[u] = _kept(into[u], found.cancelling[u], varying, listing, v)
         if still is None:
             continue
@@ -136,10 +136,17 @@ def _scales(parts: Sequence[Piece], varying: Sequence[int]) -> bool:
     return False
 
 
-def _vanishes(parts: Sequence[Piece], zeros: set[int]) -> bool:
-    """Whether a partial is zero where values are that are zero."""
+def _vanishes(
+    parts: Sequence[Piece], zeros: set[int], u: int, still: Mapping[int, np.ndarray]
+) -> bool:
+    """Whether a partial along `u` is a value that is zero where `u` does not move."""
     return all(
-        any(isinstance(r, Primal) and r.variable in zeros for r in piece.references)
+        any(
+            isinstance(r, Primal)
+            and r.variable in zeros
+            and np.array_equal(still[r.variable], still[u])
+            for r in piece.references
+        )
         for piece in parts
     )
 
