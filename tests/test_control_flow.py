@@ -239,6 +239,20 @@ def test_backward_function_that_is_linear_as_a_whole(order: str) -> None:
     assert_same(jax.jit(jacve(fun, order))(X), jax.jit(jax.jacrev(fun))(X))
 
 
+def test_a_clipping_rule_of_random_keys_is_refused() -> None:
+    """No keys can be drawn to see whether it acts linearly."""
+    noisy = jax.custom_vjp(lambda x, key: x + jax.random.normal(key, x.shape, x.dtype))
+
+    def backward(key: Any, pulled: Any) -> Any:
+        return jnp.clip(pulled, -0.1, 0.1) * jax.random.normal(
+            key, pulled.shape, pulled.dtype
+        ), None
+
+    noisy.defvjp(lambda x, key: (noisy(x, key), key), backward)
+    with pytest.raises(NonlinearRuleError, match="not linear"):
+        jacve(lambda x: noisy(x, jax.random.key(0)))(X)
+
+
 CLIPPED: dict[str, Callable[[Any], Any]] = {
     "value": lambda pulled: jnp.clip(pulled, -1e4, 1e4),
     "norm": lambda pulled: pulled / jnp.maximum(1.0, jnp.linalg.norm(pulled)),

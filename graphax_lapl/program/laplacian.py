@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
 
-from ..edges.algebra import accumulate, dense_structure, densify, transpose
+from ..edges.algebra import dense_structure, densify, transpose
 from ..edges.bilinear import folded, gram
-from ..edges.maps import label
-from ..edges.terms import Factor, Structure, Term, intern_structure
+from ..edges.terms import Structure, Term, intern_structure
 from ..graph.computational_graph import VertexName
 from ..rules.curvature import OpaqueCurvature
 from ..rules.lowering import closure
@@ -20,7 +19,7 @@ from .builder import Edge
 from .carrier import Carrier
 from .cuts import narrow_cuts
 from .instructions import CurvatureInstruction, Program
-from .second_order import Curvatures, Jacobians, times
+from .second_order import Curvatures, Jacobians, diagonal_structure, times
 from .tidying import tidied
 
 __all__ = ["FirstOrder", "LaplacianPrograms", "Metric"]
@@ -295,7 +294,7 @@ class _Laplacian(Carrier):
             dtype = self.dtype_of(leaves[i])
             if metric.kind == "diagonal":
                 slot = self.extra_input(shape, dtype)
-                structure = _diagonal_structure(shape)
+                structure = diagonal_structure(shape)
                 if structure.terms:
                     weights[i] = {i: (structure, (slot,))}
                 continue
@@ -511,12 +510,3 @@ def _diagonal_of(curvature: Edge) -> Edge:
     (term,) = curvature[0].terms
     shape = curvature[0].out_shape
     return intern_structure(shape, shape, [replace(term, into=term.out)]), curvature[1]
-
-
-def _diagonal_structure(shape: tuple[int, ...]) -> Structure:
-    """A diagonal with one factor of the array's shape."""
-    axes = tuple(label(n) for n in range(len(shape)))
-    factor = Factor(axes, shape)
-    structure = intern_structure(shape, shape, [Term(shape, axes, axes, (factor,))])
-    result = accumulate((structure,)).result
-    return structure if result is None else result

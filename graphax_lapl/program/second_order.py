@@ -18,8 +18,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, TypeVar
 
-import numpy as np
-
 from ..edges.algebra import accumulate, add, compose, densify, is_nearly_dense, terms_everywhere
 from ..edges.bilinear import pull_back, swapped
 from ..edges.maps import label
@@ -35,7 +33,7 @@ from .instructions import moving_inputs
 from .repetition import LAYERS
 from .sums import RunningSum
 
-__all__ = ["Curvatures", "Jacobians", "SecondOrderBuilder"]
+__all__ = ["Curvatures", "Jacobians", "SecondOrderBuilder", "diagonal_structure"]
 
 Key = TypeVar("Key")
 #: Columns of so many terms that stand everywhere are written out where they are so behind.
@@ -156,21 +154,13 @@ class SecondOrderBuilder(Builder):
                 edge = self.made_by(share.arrow.recipe, slots, vertex)
                 if edge is not None and vertex in self.second.still.curved:
                     moving = ~self.second.still.curved[vertex]
-                    edge = self.product(self.selected(moving, vertex), edge, vertex)
+                    mask = self.constant(moving.astype(self.dtype_of(vertex)))
+                    is_complex = self.listing.variables[vertex].is_complex
+                    diagonal = diagonal_structure(moving.shape, is_complex)
+                    edge = self.product((diagonal, (mask,)), edge, vertex)
                 if edge is not None:
                     found[vertex, share.first, share.second, share.symmetric] = edge
         return found
-
-    def selected(self, mask: np.ndarray, vertex: int) -> Edge:
-        """The diagonal of ones and zeros that keeps some entries of a vertex."""
-        axes = tuple(label(d) for d in range(mask.ndim))
-        term = Term(mask.shape, axes, axes, (Factor(axes, mask.shape),))
-        complex_ = self.listing.variables[vertex].is_complex
-        structure = intern_structure(mask.shape, mask.shape, [term], complex_, complex_)
-        recipe = accumulate((structure,))
-        edge = self.made_by(recipe, [self.constant(mask.astype(self.dtype_of(vertex)))], vertex)
-        assert edge is not None
-        return edge
 
     def through_pointwise(
         self,
@@ -429,6 +419,15 @@ def _path(v: int, steps: Steps) -> list[int]:
 
 def _is_opaque(term: Term) -> bool:
     return any(factor.opaque is not None for factor in term.factors)
+
+
+def diagonal_structure(shape: tuple[int, ...], is_complex: bool = False) -> Structure:
+    """A diagonal with one factor of the array's shape."""
+    axes = tuple(label(n) for n in range(len(shape)))
+    terms = [Term(shape, axes, axes, (Factor(axes, shape),))]
+    structure = intern_structure(shape, shape, terms, is_complex, is_complex)
+    result = accumulate((structure,)).result
+    return structure if result is None else result
 
 
 def times(structure: Structure, number: float) -> Structure:

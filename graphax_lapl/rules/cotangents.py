@@ -98,41 +98,43 @@ def _acts_linearly(traced: Any) -> bool:
     A kernel that is applied by its logarithms, `sign(s) * exp(log|s|)` of sums, is linear, though
     none of its operations is. What clips is not over twelve orders of magnitude.
     """
-    if traced.jaxpr.effects:
+    types = [variable.aval for variable in traced.jaxpr.invars]
+    if traced.jaxpr.effects or not _moves(types[0]) or any(_is_extended(t) for t in types):
         return False
     rng = np.random.default_rng(0)
-    program = jax.jit(jax_core.jaxpr_as_fun(traced))
-    with jax.ensure_compile_time_eval():
-        seed, *types = [variable.aval for variable in traced.jaxpr.invars]
-        first, other = _drawn(rng, seed), _drawn(rng, seed)
-        # Positive numbers of one magnitude suit roots, logarithms and solvers.
-        drawn = [_drawn(rng, type_) for type_ in types]
-        rest = [
-            (1 + 0.1 * value).astype(value.dtype) if _moves(value) else value for value in drawn
-        ]
-        if not _moves(seed):
-            return False
-        apart = [program(cotangent, *rest) for cotangent in (first, other)]
-        moving = [_moves(result) for result in apart[0]]
-        for scale in (1e-6, 1.0, 1e6):
-            both = (scale * (first + 2.0 * other)).astype(first.dtype)
-            for found, one, two, moves in zip(program(both, *rest), *apart, moving, strict=True):
-                expected = scale * (np.asarray(one) + 2.0 * np.asarray(two)) if moves else found
-                error = np.linalg.norm(np.asarray(found) - expected)
-                size = np.linalg.norm(expected)
-                if moves and not (0.0 < size < np.inf and error <= PROBED * size):
-                    return False
-    return any(moving)
+    first, other = _drawn(rng, types[0]), _drawn(rng, types[0])
+    # Positive numbers of one magnitude suit roots, logarithms and solvers.
+    rest = [
+        (1 + 0.1 * _drawn(rng, t)).astype(t.dtype) if _moves(t) else np.zeros(t.shape, t.dtype)
+        for t in types[1:]
+    ]
+    # Compiled, it is evaluated whatever transformation is under way.
+    program = jax.jit(jax_core.jaxpr_as_fun(traced)).lower(first, *rest).compile()
+
+    def pulled(cotangent: np.ndarray) -> list[np.ndarray]:
+        results = program(cotangent.astype(types[0].dtype), *rest)
+        return [np.asarray(result).astype(complex) for result in results if _moves(result)]
+
+    apart = list(zip(pulled(first), pulled(other), strict=True))
+    for scale in (1e-6, 1.0, 1e6):
+        for found, (one, two) in zip(pulled(scale * (first + 2.0 * other)), apart, strict=True):
+            expected = scale * (one + 2.0 * two)
+            size = np.linalg.norm(expected)
+            if not (0.0 < size < np.inf and np.linalg.norm(found - expected) <= PROBED * size):
+                return False
+    return bool(apart)
 
 
 def _moves(value: Any) -> bool:
     return bool(dtypes.issubdtype(value.dtype, np.inexact))
 
 
-def _drawn(rng: np.random.Generator, aval: Any) -> Any:
-    """Numbers of a type; zeros of integers, which may be positions."""
-    if not _moves(aval):
-        return np.zeros(aval.shape, aval.dtype)
+def _is_extended(value: Any) -> bool:
+    """Whether a value is of keys of random numbers, or the like, of which none can be drawn."""
+    return bool(dtypes.issubdtype(value.dtype, dtypes.extended))
+
+
+def _drawn(rng: np.random.Generator, aval: Any) -> np.ndarray:
     numbers = rng.normal(size=aval.shape)
     if dtypes.issubdtype(aval.dtype, np.complexfloating):
         numbers = numbers + 1j * rng.normal(size=aval.shape)
