@@ -11,8 +11,8 @@ import pytest
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from graphax_lapl import jacve
-from tests.checks import ORDERS, assert_same
+from graphax_lapl import NotDifferentiableError, jacve
+from tests.checks import ORDERS, assert_same, check_orders
 
 POINT = np.array([[2.0, 0.3, 0.1], [0.3, 1.5, 0.2], [0.1, 0.2, 1.0]])
 
@@ -71,3 +71,29 @@ def test_silent_where_there_is_a_rule(
     with caplog.at_level(logging.DEBUG, logger="graphax_lapl"):
         jacve(fun)(POINT)
     assert messages(caplog) == []
+
+
+def test_rules_may_apply_what_has_no_derivative_to_their_tangents() -> None:
+    """A rule is linear in its tangents: what it applies to them is, also without a derivative."""
+
+    def weighted(tangent: jax.Array, weight: jax.Array) -> jax.Array:
+        return tangent * jnp.sin(weight)
+
+    weighted_p = Primitive("weighted_tangent")
+    weighted_p.def_impl(weighted)
+    weighted_p.def_abstract_eval(lambda tangent, _: tangent)
+    mlir.register_lowering(weighted_p, mlir.lower_fun(weighted, multiple_results=False))
+    batching.defbroadcasting(weighted_p)
+
+    @jax.custom_jvp
+    def fun(x: jax.Array) -> jax.Array:
+        return -jnp.cos(x)
+
+    @fun.defjvp
+    def _(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
+        (x,), (dx,) = primals, tangents
+        return fun(x), 2.0 * weighted_p.bind(3.0 * dx, x)
+
+    check_orders(lambda x: fun(x**2) * x[0], POINT, orders=("auto", "forward", "markowitz"))
+    with pytest.raises(NotDifferentiableError, match="weighted_tangent"):
+        jacve(lambda x: weighted_p.bind(x, POINT))(POINT)

@@ -146,3 +146,50 @@ def test_columns_of_few_numbers_are_pushed_at_once(name: str) -> None:
     batch = [np.multiply.outer(np.linspace(0.9, 1.1, 256), x) for x in point]
     assert_same(jax.vmap(program)(*batch), jax.vmap(expected)(*batch))
     assert_same(jax.jacrev(program)(*point), jax.jit(jax.jacfwd(expected))(*point))
+
+
+def with_own_way_back(told: bool) -> Callable[..., Any]:
+    """A root of y^3 + a y = b by Newton's method, whose derivative is a rule of its own."""
+
+    def solve(a: Any, b: Any) -> Any:
+        def step(y: Any) -> Any:
+            return y - (y**3 + a * y - b) / (3 * y**2 + a)
+
+        return jax.lax.while_loop(lambda y: jnp.sum(jnp.abs(y**3 + a * y - b)) > 1e-12, step, b)
+
+    def forward(a: Any, b: Any) -> Any:
+        a, b = (a.value, b.value) if told else (a, b)
+        y = solve(a, b)
+        return y, (a, y)
+
+    def backward(kept: Any, row: Any) -> Any:
+        a, y = kept
+        arrived = jax.lax.fori_loop(0, 40, lambda _, s: 0.5 * (s + row / (3 * y**2 + a)), row)
+        return -y * arrived, arrived
+
+    rule = jax.custom_vjp(solve)
+    rule.defvjp(forward, backward, symbolic_zeros=told)
+    return rule
+
+
+@pytest.mark.every_case
+@pytest.mark.parametrize("told", [False, True])
+@pytest.mark.parametrize("dtype", [np.float64, np.complex128])
+def test_a_rule_gives_the_rows_of_all_inputs_at_once(told: bool, dtype: Any) -> None:
+    rule = with_own_way_back(told)
+
+    def loss(a: Any, b: Any) -> Any:
+        turn = np.asarray(1.0 if dtype == np.float64 else 0.6 + 0.8j, dtype)
+        y = rule(jnp.exp(a).astype(dtype) * turn, b.astype(dtype) * turn)
+        return jnp.sum(jnp.real(y * jnp.conj(y)) * b), jnp.real(y)[0]
+
+    argnums, point = (0, 1), (POINT[0], POINT[2])
+    for order in ("auto", "reverse", "markowitz"):
+        program = jax.jit(jacve(loss, argnums=argnums, order=order))
+        assert_same(program(*point), jax.jit(jax.jacrev(loss, argnums))(*point))
+    # Forth, kept for the way back, and back: once for all rows, or for those of each output.
+    text = jax.jit(jacve(loss, argnums=argnums)).lower(*point).as_text()
+    assert len(re.findall(r"stablehlo\.while", text)) <= 3
+    batch = [np.multiply.outer(np.linspace(0.9, 1.1, 5), x) for x in point]
+    found = jax.vmap(jacve(loss, argnums=argnums))(*batch)
+    assert_same(found, jax.vmap(jax.jacrev(loss, argnums))(*batch))

@@ -156,3 +156,42 @@ def test_masks_come_in_one_order(monkeypatch: pytest.MonkeyPatch) -> None:
         texts.append([(i.inputs, i.outputs) for i in selected.instructions])
     assert selected is not program
     assert texts[0] == texts[1]
+
+
+LABELS = np.array([1.0, 0, 0, 1, 0, 1, 1, 0, 0, 0, 1, 0, 1, 0, 0, 1])
+DATA = np.random.default_rng(3).normal(size=(16, 4))
+
+
+def log_likelihood(p):
+    """Logistic regression, as libraries guard it: by whether logits are finite numbers."""
+    logits = DATA @ p[:4] * jnp.exp(p[4])
+    safe = jnp.where(jnp.isfinite(logits), logits, 0.0)
+    terms = jnp.log1p(jnp.exp(-jnp.abs(safe))) + jnp.maximum(safe, 0) - LABELS * safe
+    return -jnp.sum(jnp.where(jnp.isfinite(logits), terms, jnp.inf))
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_labels_stay_whole(order: str) -> None:
+    """Few entries are picked out of data, and many are multiplied where they are."""
+    p = np.linspace(-0.4, 0.5, 5)
+    program = jax.jit(gl.jacve(log_likelihood, order=order))
+    np.testing.assert_allclose(program(p), jax.jit(jax.grad(log_likelihood))(p), rtol=1e-10)
+    text = program.lower(p).as_text()
+    assert "stablehlo.scatter" not in text
+    assert "stablehlo.gather" not in text
+    x = np.linspace(0.1, 1.0, 16)
+    matrix = gl.jacve(lambda x: jnp.sin(x) * LABELS, order, sparse_representation=True)(x)
+    assert matrix.nse == np.count_nonzero(LABELS)
+    np.testing.assert_allclose(matrix.todense(), np.diag(np.cos(x) * LABELS), rtol=1e-12)
+
+
+def test_an_overflow_is_left_out_entry_by_entry_only() -> None:
+    """By whether a mask has a one anywhere what has a pole is left out: that is a sum more."""
+    assert "reduce_or" not in str(jax.make_jaxpr(gl.jacve(log_likelihood))(np.zeros(5)))
+    x = np.array([800.0, -1.0, 3.0])
+
+    def guarded(x):
+        return jnp.where(x > 50, x, jnp.log1p(jnp.exp(x)))
+
+    for order in ORDERS:
+        np.testing.assert_allclose(gl.jacve(guarded, order=order)(x), jax.jacfwd(guarded)(x))

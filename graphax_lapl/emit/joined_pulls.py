@@ -1,7 +1,9 @@
-"""Rows that are pulled back through one loop to several of its inputs: once for all of them.
+"""Rows that are pulled back through one equation to several of its inputs: once for all of them.
 
 An opaque map leads from one input to one output. A loop that reads two matrices of weights has two
-maps, and pulling a row through both runs the loop and its reverse twice; one `vjp` gives both.
+maps, and pulling a row through both runs the loop and its reverse twice; one `vjp` gives both. So it
+is with
+both halves of a map of complex arrays, and with the inputs of a backward function of the user's.
 """
 
 from __future__ import annotations
@@ -14,11 +16,11 @@ from ..edges.operations import ApplyOpaque, MaterializeOpaque
 from ..program.instructions import EdgeInstruction, OpaqueInstruction, Program
 from .opaque import is_reversed
 
-__all__ = ["JOINED", "joined_pulls", "may_join"]
+__all__ = ["JOINED", "is_real", "joined_pulls", "may_join"]
 
 #: Other opaque equations are differentiated with respect to one operand at a time: what stands
 #: still matters to some rules, and there is less to share.
-JOINED = frozenset({"scan", "cond"})
+JOINED = frozenset({"scan", "cond", "custom_vjp_call"})
 
 
 def joined_pulls(program: Program) -> dict[int, tuple[int, ...]]:
@@ -63,7 +65,10 @@ def joined_pulls(program: Program) -> dict[int, tuple[int, ...]]:
 
 def may_join(maker: OpaqueInstruction) -> bool:
     """Whether a map is of a kind that is pulled back through with others."""
-    reference = maker.reference
+    return not maker.reference.slot and maker.reference.equation.name in JOINED
+
+
+def is_real(maker: OpaqueInstruction) -> bool:
+    """Whether a map is between real arrays, and those that stand still are real too."""
     is_complex = any(jnp.issubdtype(type_.dtype, jnp.complexfloating) for type_ in maker.types)
-    plain = not reference.slot and reference.conjugate is None and not is_complex
-    return plain and reference.equation.name in JOINED
+    return maker.reference.conjugate is None and not is_complex

@@ -100,6 +100,12 @@ class LinearMap:
         return tuple(self.values[k] for k in self.moving)
 
     @property
+    def has_complex_output(self) -> bool:
+        """Whether the output is complex; finding out traces the equation."""
+        out = jax.eval_shape(self.along, *self.points)
+        return bool(jnp.issubdtype(out.dtype, jnp.complexfloating))
+
+    @property
     def point(self) -> Array:
         """The input's value."""
         return self.values[self.reference.into]
@@ -120,20 +126,11 @@ class LinearMap:
         return 0.5 * (plain + 1j * turned if self.reference.conjugate else plain - 1j * turned)
 
     def pull(self, cotangents: Array) -> Array:
-        """Pull cotangents of shape `(count, *batch, *out core)` back.
-
-        JAX's `vjp` of `L(z) = A z + B conj(z)` is `P(c) = A^T c + conj(B^T c)`.
-        """
+        """Pull cotangents of shape `(count, *batch, *out core)` back."""
         if self.places is not None:
             size = math.prod(self.point.shape) // max(1, math.prod(self.places.shape[:-1]))
             return pulled_by_places(self.places, cotangents, size)
-        if self.reference.conjugate is None:
-            out = jax.eval_shape(self.along, *self.points)
-            return _by_parts(self._pull, cotangents, out.dtype)
-        plain, turned = self._pull(cotangents), self._pull(1j * cotangents)
-        if self.reference.conjugate:
-            return lax.conj(0.5 * (plain + 1j * turned))
-        return 0.5 * (plain - 1j * turned)
+        return pull_together([self], cotangents)[0]
 
     def _push(self, tangents: Array) -> Array:
         """The map of the equation, both halves of it."""
@@ -155,10 +152,6 @@ class LinearMap:
         with self._in_mode("forward"):
             return _permute(self._for_all(pushed, moved), packed)
 
-    def _pull(self, cotangents: Array) -> Array:
-        """The transposed (not conjugated) map of the equation, both halves of it."""
-        return pull_together([self], cotangents)[0]
-
     def _in_mode(self, mode: str) -> AbstractContextManager[None]:
         equation = self.reference.equation
         what = f"'{equation.name}' has no derivative in {mode} mode"
@@ -169,12 +162,39 @@ class LinearMap:
 def pull_together(maps: Sequence[LinearMap], cotangents: Array) -> list[Array]:
     """Pull cotangents back through maps of one output of an equation, by one evaluation of it.
 
+    The two parts of a complex cotangent, and what is left of one times i, are pulled side by side.
+    JAX's `vjp` of `L(z) = A z + B conj(z)` is `P(c) = A^T c + conj(B^T c)`: both halves come from
+    `P(c)` and `P(i c)`.
+
     Args:
-        maps: between real arrays; they differ in the input, and agree on what is diagonal about
-            the output.
+        maps: from different inputs, or different halves of one; they agree on what is diagonal
+            about the output.
         cotangents: of shape `(count, *batch, *out core)`.
     """
-    return pull_sums([maps], [cotangents])
+    first = maps[0]
+    halves = first.reference.conjugate is not None
+    by_parts = not halves and jnp.iscomplexobj(cotangents) and not first.has_complex_output
+    count, seeds = len(cotangents), [cotangents]
+    if halves:
+        seeds = [cotangents + 0j, 1j * cotangents]
+    elif by_parts:
+        seeds = [lax.real(cotangents), lax.imag(cotangents)]
+    alone = {linear.reference.into: linear for linear in maps}
+    together = lax.concatenate(seeds, 0) if len(seeds) > 1 else cotangents
+    arrived = dict(zip(alone, pull_sums([list(alone.values())], [together]), strict=True))
+    found = []
+    for linear in maps:
+        plain, turned = arrived[linear.reference.into], None
+        if len(seeds) > 1:
+            plain, turned = plain[:count], plain[count:]
+        if by_parts:
+            plain = plain + 1j * turned
+        elif halves and linear.reference.conjugate:
+            plain = lax.conj(0.5 * (plain + 1j * turned))
+        elif halves:
+            plain = 0.5 * (plain - 1j * turned)
+        found.append(plain)
+    return found
 
 
 def pull_sums(maps: Sequence[Sequence[LinearMap]], cotangents: Sequence[Array]) -> list[Array]:
@@ -367,9 +387,6 @@ def apply_together(
     operations: Sequence[OpaqueOperation], maps: Sequence[LinearMap], *arrays: Array
 ) -> list[Array]:
     """`apply_opaque` of operations that pull the same rows, see `pull_together`."""
-    if any(jnp.iscomplexobj(array) for array in arrays):
-        both = zip(operations, maps, strict=True)
-        return [apply_opaque(operation, linear, *arrays) for operation, linear in both]
     pulled = pull_together(maps, _seeds(operations[0], maps[0], arrays))
     return [_result(*pair) for pair in zip(operations, pulled, strict=True)]
 

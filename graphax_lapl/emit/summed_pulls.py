@@ -18,7 +18,7 @@ from ..edges.maps import label
 from ..edges.operations import ApplyOpaque, Combine, Einsum, MaterializeOpaque
 from ..edges.terms import Number
 from ..program.instructions import EdgeInstruction, OpaqueInstruction, Program
-from .joined_pulls import may_join
+from .joined_pulls import is_real, may_join
 
 __all__ = ["SummedPulls", "summed_pulls"]
 
@@ -163,7 +163,7 @@ def _pulls(program: Program, excluded: Collection[int]) -> Iterator[_Pull]:
         if not isinstance(operation, ApplyOpaque | MaterializeOpaque):
             continue
         maker = made[instruction.inputs[0]]
-        if not may_join(maker):
+        if not (may_join(maker) and is_real(maker)):
             continue
         found: tuple[int, ApplyOpaque, int, Number] | None = None
         if isinstance(operation, ApplyOpaque):

@@ -20,6 +20,7 @@ import numpy as np
 from jax import dtypes
 
 from ..edges.values import immutable
+from ..errors import NotDifferentiableError
 from .calls import CUSTOM_CALLS, INLINED_CALLS
 from .keys import equation_key
 from .known_values import (
@@ -139,8 +140,10 @@ class _Inliner:
             results = self.nested(params[INLINED_CALLS[name]], inputs, stack)
             self.callers = outer
             return results
-        if name in CUSTOM_CALLS and not (active or self.keep_rules):
-            return self.nested(params[CUSTOM_CALLS[name]], inputs, stack)
+        if name in CUSTOM_CALLS and not active:
+            known = all([self.held(reference.atom) is not None for reference in inputs])
+            if known or not self.keep_rules:
+                return self.nested(params[CUSTOM_CALLS[name]], inputs, stack)
         if name == "custom_vmap_call" and active:
             # Its derivative is that of its body; its own way through a batch has no transpose.
             return self.nested(params["call"], inputs, stack)
@@ -335,16 +338,10 @@ class _Inliner:
                 made = equation.primitive.bind(*values, **params)
                 return list(made) if equation.primitive.multiple_results else [made]
 
-            with equation.ctx.manager:
-                if equation.primitive.name in CUSTOM_CALLS:
-                    # Within `jax.vmap` the call would come back traced, and where constants are
-                    # evaluated while tracing, callbacks of all branches in it would be run.
-                    results = jax.jit(evaluated).lower(*typed).compile()(*typed)
-                else:
-                    with jax.ensure_compile_time_eval():
-                        results = evaluated(*typed)
-                        if any(is_traced(value) for value in results):
-                            results = jax.jit(evaluated)(*typed)
+            with equation.ctx.manager, jax.ensure_compile_time_eval():
+                results = evaluated(*typed)
+                if any(is_traced(value) for value in results):
+                    results = jax.jit(evaluated)(*typed)
         references = []
         for variable, value in zip(equation.outvars, results, strict=True):
             new = self.listing.new(_type_of(variable.aval))
@@ -382,7 +379,12 @@ class _Inliner:
         differentiable = differentiable_outputs(equation)
         avals = [as_aval(self.listing.type_of(reference.atom)) for reference in inputs]
         where = self.origin or equation.source_info
-        traced = tangent_program(equation, avals, chosen, where, rule)
+        try:
+            traced = tangent_program(equation, avals, chosen, where, rule)
+        except NotDifferentiableError:
+            if not linear:
+                raise
+            traced = None  # what a rule applies to its tangents is linear, with a derivative or not
         if traced is None:
             return self.append(equation, inputs)
         count = len(equation.outvars)

@@ -71,6 +71,9 @@ MOVING = frozenset(
     approx_top_k dynamic_slice dynamic_update_slice gather scatter scatter-add sort top_k
     """.split()  # noqa: SIM905
 )
+#: Equations whose values are infinite by overflow alone, and the names of partials made of them.
+OVERFLOWING = frozenset(["exp", "exp2", "expm1", "sinh", "cosh"])
+OVERFLOWING_PARTIALS = frozenset([f"d{name}" for name in OVERFLOWING])
 #: Names of partials that are finite wherever their arguments are.
 FINITE_PARTIALS = frozenset([f"d{name}" for name in FINITE_SLOPES])
 
@@ -125,6 +128,8 @@ class _Selections:
         written: slots of such maps that are written out.
         known: slots of values known while planning.
         singular: slots that may hold infinite numbers or NaN where the inputs are finite.
+        poles: those of them that may do so without an overflow. The others are selected by masks
+            entry by entry, but not by whether a mask has a one anywhere, which is a sum more.
         selected: selected factors by what they are made of.
         united: where a mask has a one along some of its axes, by slot and axes.
         listed_masks: slots of masks that say where tables list entries. What meets these was taken
@@ -142,6 +147,7 @@ class _Selections:
         self.written: set[int] = set()
         self.known: set[int] = set()
         self.singular: set[int] = set()
+        self.poles: set[int] = set()
         self.selected: dict[object, Part] = {}
         self.united: dict[tuple[int, tuple[int, ...]], int] = {}
         self.listed_masks: set[int] = set()
@@ -174,6 +180,9 @@ class _Selections:
             self.known.update(instruction.outputs)
         if not self.is_finite(instruction):
             self.singular.update(instruction.outputs)
+            alone = _is_finite(instruction, self.known) or _overflows(instruction)
+            if not alone or not self.poles.isdisjoint(instruction.inputs):
+                self.poles.update(instruction.outputs)
         self.instructions.append(made)
 
     def remember_case(self, made: Instruction) -> None:
@@ -332,7 +341,8 @@ class _Selections:
             own = {*known[place]}
             others = [c for k, covers in enumerate(known) if k != place for c in covers]
             for cover in dict.fromkeys(others):
-                if cover not in own:
+                summed = any(None in view.axes for view in cover)
+                if cover not in own and not (summed and part[0] not in self.poles):
                     new[place] = self.select(new[place], cover, sizes, room)
         return new
 
@@ -493,6 +503,8 @@ class _Selections:
         self.slots.append(Slot(shape, self.slots[slot].dtype))
         made = len(self.slots) - 1
         self.singular.add(made)
+        if slot in self.poles:
+            self.poles.add(made)
         self.instructions.append(LocalInstruction(selected, (slot, *masks), (made,)))
         return made
 
@@ -543,6 +555,15 @@ def _is_finite(instruction: Instruction, known: Collection[int]) -> bool:
     if isinstance(instruction, EdgeInstruction):
         return isinstance(instruction.operation, Einsum | Combine | Overlay | Assemble)
     return isinstance(instruction, ConstantInstruction)
+
+
+def _overflows(instruction: Instruction) -> bool:
+    """Whether infinite numbers come out of an instruction by overflow alone."""
+    if isinstance(instruction, LocalInstruction):
+        return instruction.local.name in OVERFLOWING_PARTIALS
+    if isinstance(instruction, PrimalInstruction):
+        return instruction.equation.name in OVERFLOWING
+    return False
 
 
 @lru_cache(maxsize=1 << 10)

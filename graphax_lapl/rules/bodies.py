@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -26,18 +26,21 @@ class Body:
     """The local structures of a nested jaxpr."""
 
     def __init__(
-        self, closed: Any, moving: int | None = None, given: Mapping[int, Possible] | None = None
+        self,
+        closed: Any,
+        moving: Collection[int] | None = None,
+        given: Mapping[int, Possible] | None = None,
     ):
         """Inline the jaxpr and ask the rules about its equations.
 
         Args:
             closed: the jaxpr.
-            moving: the only input that moves; by default all that are not integers do.
+            moving: the inputs that move; by default all that are not integers do.
             given: what some of its inputs, integers, may be, whenever it is evaluated.
         """
         variables = [variable.aval for variable in closed.jaxpr.invars]
         moves = [
-            _is_inexact(aval) if moving is None else k == moving for k, aval in enumerate(variables)
+            _is_inexact(aval) if moving is None else k in moving for k, aval in enumerate(variables)
         ]
         self.listing, self.active = flatten_jaxpr(closed, moves, treatment)
         self.moves = moves

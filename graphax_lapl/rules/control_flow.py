@@ -13,8 +13,9 @@ dimensions hold the cotangent's position? Of small maps single entries are told 
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any
@@ -207,40 +208,58 @@ _in_backward: ContextVar[bool] = ContextVar("in_backward", default=False)
 Known = tuple[tuple[tuple[int, int], ...], np.ndarray | None] | None
 
 
-def _known_of(body: Body, i: int, k: int) -> Known:
-    """What is known of the map from one input of a body, the only one that moves, to an output."""
-    pairs = _fixed_points(body, len(body.inputs), 0).get((i, k))
-    if pairs is None:
-        return None
-    shape = body.listing.variables[body.inputs[i]].shape
-    if len(pairs) == len(shape) == len(body.shape(k)):
-        return pairs, None
-    return pairs, through_body(body).get((i, k))
+def _known_of(body: Body, ends: Iterable[tuple[int, int]]) -> dict[tuple[int, int], Known]:
+    """What is known of maps from inputs of a body, all that move, to outputs."""
+    every = _fixed_points(body, len(body.inputs), 0)
+    patterns: Mapping[tuple[int, int], np.ndarray] | None = None
+    known: dict[tuple[int, int], Known] = {}
+    for i, k in ends:
+        pairs = every.get((i, k))
+        shape = body.listing.variables[body.inputs[i]].shape
+        if pairs is None:
+            known[i, k] = None
+        elif len(pairs) == len(shape) == len(body.shape(k)):
+            known[i, k] = pairs, None
+        else:
+            patterns = through_body(body) if patterns is None else patterns
+            known[i, k] = pairs, patterns.get((i, k))
+    return known
 
 
 @lru_cache(maxsize=512)
-def _backward_known(equation: Equation, i: int, k: int, types: tuple[Any, ...]) -> Known:
-    """What is known of a backward function, from the cotangent of output k to that of input i."""
+def _backward_known(
+    equation: Equation, outs: tuple[int, ...], types: tuple[Any, ...]
+) -> Mapping[tuple[int, int], Known]:
+    """What is known of a backward function, from cotangents of outputs to those of moving inputs.
 
-    def pulled(cotangent: Any, *values: Any) -> Any:
-        def along(x: Any) -> Any:
-            return equation.evaluate(*values[:i], x, *values[i + 1 :])[k]
+    It is told what moves, as JAX tells it. Nothing where it is not linear step by step, or cannot
+    be looked at.
+    """
+    moving = [i for i, moves in enumerate(equation.active) if moves]
 
-        return jax.vjp(along, values[i])[1](cotangent)[0]
+    def pulled(cotangents: Any, *values: Any) -> Any:
+        def along(*points: Any) -> Any:
+            full = dict(enumerate(values)) | dict(zip(moving, points, strict=True))
+            return out(*full.values())
+
+        return jax.vjp(along, *(values[i] for i in moving))[1](cotangents)
 
     def out(*values: Any) -> Any:
-        return equation.evaluate(*values)[k]
+        results = equation.evaluate(*values)
+        return [results[k] for k in outs]
 
     if _in_backward.get():
-        return (), None  # one that calls itself would be asked for ever
+        return {}  # one that calls itself would be asked for ever
     token = _in_backward.set(True)
     try:
         traced = jax.make_jaxpr(pulled)(jax.eval_shape(out, *types), *types)
         if nonlinear_step(traced):
-            return (), None  # a sign, whose derivative is zero, is none that does not depend
-        return _known_of(Body(traced, moving=0), 0, 0)
+            return {}  # a sign, whose derivative is zero, is none that does not depend
+        ends = itertools.product(range(len(outs)), range(len(moving)))
+        known = _known_of(Body(traced, moving=range(len(outs))), ends)
+        return {(moving[into], outs[out]): found for (out, into), found in known.items()}
     except (GraphaxLaplError, *NO_MODE_ERRORS, Unsolvable):
-        return (), None
+        return {}
     finally:
         _in_backward.reset(token)
 
@@ -249,7 +268,8 @@ def _backward_known(equation: Equation, i: int, k: int, types: tuple[Any, ...]) 
 def _custom_vjp(site: Site, i: int, k: int) -> list[Piece]:
     """The user's backward function; it has no forward mode."""
     types = tuple(jax.ShapeDtypeStruct(t.shape, t.dtype) for t in site.inputs)
-    known = _backward_known(site.equation, i, k, types)
+    outs = tuple(out for out, t in enumerate(site.outputs) if t.differentiable)
+    known = _backward_known(site.equation, outs, types).get((i, k), ((), None))
     if known is None:
         return []
     pairs, pattern = tuple((e, d) for d, e in known[0]), known[1]
@@ -293,7 +313,7 @@ def _solution_known(equation: Equation, i: int, k: int) -> Known:
     if place < lengths.solve:
         return (), None
     try:
-        return _known_of(Body(solve, moving=place), place, k)
+        return _known_of(Body(solve, moving=[place]), [(place, k)])[place, k]
     except (GraphaxLaplError, *NO_MODE_ERRORS, Unsolvable):
         return (), None
 

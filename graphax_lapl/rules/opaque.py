@@ -158,9 +158,10 @@ NO_RULE = "no rule"
 
 
 def fallback(site: Site, i: int, k: int) -> list[Piece]:
-    """What has no rule: opaque, and noted."""
+    """What has no rule: opaque, and noted. Of tangents, which are in no value, it is linear."""
     site.note(NO_RULE)
-    return site.opaque(i, k, reverse=is_transposable(site, i, k))
+    slot = "each" if site.of_tangents(i) else ""
+    return site.opaque(i, k, reverse=is_transposable(site, i, k), slot=slot)
 
 
 #: Whether only structures are asked for, as of the body of a loop, and no map is ever applied:

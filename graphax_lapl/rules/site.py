@@ -286,6 +286,10 @@ class Site:
         """Note that the equation has no rule of its own here, and why."""
         self.listing.fallbacks[self.equation.outputs[0]] = reason
 
+    def of_tangents(self, i: int) -> bool:
+        """Whether input `i` is a tangent of a derivative rule: the equation is linear in it."""
+        return self.listing.value(self.equation.inputs[i]) is None
+
     def opaque(
         self,
         i: int,

@@ -37,6 +37,9 @@ SMALL_APART = 64
 #: number for each entry and each column, added by position.
 LARGE = 1 << 14
 FILLED = 16
+#: A row of data with zeros at no regular places, as labels of two classes are, stays whole where
+#: more than one entry in so many is not zero: entries picked out are put back one by one.
+MANY_LEFT = 16
 
 
 def without_zeros(piece: Piece, listing: Listing) -> list[Piece]:
@@ -155,9 +158,9 @@ def _pieces_of(
         }
         if size <= SMALL or (multiplied and size <= min(LARGE, FILLED * count)):
             return []
-    if len(labels) == 1 or 2 * count <= math.prod(term.sizes[name] for name in labels):
-        return [(joint, count)]
-    return []
+    size = math.prod(term.sizes[name] for name in labels)
+    few = MANY_LEFT * count <= size if len(labels) == 1 else 2 * count <= size
+    return [(joint, count)] if few else []
 
 
 def _restricted(
