@@ -108,6 +108,24 @@ def test_one_of_many_samples_has_its_slopes_only(name: str) -> None:
     assert plan.predicted_work < 1.25 * other.predicted_work
 
 
+def test_sums_of_known_numbers_are_taken_once() -> None:
+    """The coupling of a network to its neighbours is one matrix, whatever it is written as."""
+    coupling = jnp.asarray(np.abs(FIRST[:, :20]))
+
+    def fun(x: jax.Array) -> jax.Array:
+        return jnp.tanh((coupling * (x[:, None] - x[None])).sum(1))
+
+    x = jnp.asarray(RNG.normal(size=20))
+    plan = make_plan(fun, x)
+    assert "fixed parts first" in plan.order.method
+    np.testing.assert_allclose(jacve(fun)(x), jax.jit(jax.jacfwd(fun))(x), atol=1e-12)
+    own, other = (
+        work_per_sample(p.program, p.moving, function=False)
+        for p in (plan, make_plan(fun, x, order="reverse"))
+    )
+    assert own < other / 2
+
+
 def test_weights_that_are_differentiated_stay_where_they_are() -> None:
     def fun(x: jax.Array, first: jax.Array, second: jax.Array) -> jax.Array:
         return jnp.tanh(second @ (first @ jnp.sin(x)))

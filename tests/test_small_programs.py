@@ -608,8 +608,17 @@ def summed(x):
     return quadratic(x) + WEIGHTS[:10, :10] @ (x * x)
 
 
+CONNECTED = np.where(np.random.default_rng(0).random((20, 20)) < 0.4, 1.0, 0.0)
+
+
+def epidemic(x):
+    """On a network of which most pairs are not connected."""
+    return 0.3 * (1 - x) * (CONNECTED @ x) - x
+
+
 @pytest.mark.parametrize(
-    ("fun", "inputs"), [(wide, 1), (square, 9), (network, 3), (quadratic, 10), (summed, 10)]
+    ("fun", "inputs"),
+    [(wide, 1), (square, 9), (network, 3), (quadratic, 10), (summed, 10), (epidemic, 20)],
 )
 @pytest.mark.parametrize("size", [BATCH, 4096])
 def test_layers_are_arrays(fun, inputs, size):

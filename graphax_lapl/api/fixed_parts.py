@@ -16,8 +16,8 @@ __all__ = ["with_fixed_parts_first"]
 
 #: A single evaluation may take so many times the work of the cheapest order.
 MORE_WORK = 1.25
-#: One of many samples takes at most this part of its work.
-LESS_WORK = 0.5
+#: One of many samples accumulates with at most this part of its work.
+LESS_WORK = 0.7
 
 
 def with_fixed_parts_first(begun: Begun, best: Plan) -> Plan:
@@ -43,5 +43,5 @@ def with_fixed_parts_first(begun: Begun, best: Plan) -> Plan:
     plan = Plan.build(begun, EliminationOrder(vertices, order.fingerprint, name), limit)
     if plan is None or plan.predicted_work > limit:
         return best
-    one, other = (work_per_sample(p.program, p.moving) for p in (plan, best))
+    one, other = (work_per_sample(p.program, p.moving, function=False) for p in (plan, best))
     return plan if one <= LESS_WORK * other else best

@@ -1,9 +1,8 @@
 """Rows that are pulled back through one equation to several of its inputs: once for all of them.
 
 An opaque map leads from one input to one output. A loop that reads two matrices of weights has two
-maps, and pulling a row through both runs the loop and its reverse twice; one `vjp` gives both. So it
-is with
-both halves of a map of complex arrays, and with the inputs of a backward function of the user's.
+maps, and pulling a row through both runs the loop and its reverse twice; one `vjp` gives both. It
+gives both halves of a map of complex arrays too, and what a user's backward function returns.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ class RecordedProgram(NamedTuple):
         if computed(jaxpr) == 0 and not self._suits_moves(samples):
             return True
         if not is_full(self.results):
-            return False
+            return self.entries > FEW and self._is_scaled(jaxpr, own)
         if wide and samples <= WIDE_PRODUCTS:
             return True
         if has_known_matrix(jaxpr, own, max(MANY, KNOWN * self.entries)):
@@ -143,21 +143,25 @@ class RecordedProgram(NamedTuple):
         """Whether most of many entries are made of products with those of a known matrix."""
         if self.entries < MANY or not has_known_matrix(jaxpr, own, self.entries // 2):
             return False
-        return 2 * self.tape.scaled(self.results) > self.entries
+        return 2 * self.tape.scaled(self.results) > self._there
+
+    @property
+    def _there(self) -> int:
+        """How many entries of the results are no zeros."""
+        return sum(int(np.count_nonzero(numbers != 0)) for numbers in self.results)
 
     def _is_mostly_zero(self, jaxpr: Any, samples: int) -> bool:
         """Whether most results are zeros, which arrays are filled up with.
 
         They are many, or rows of whole vectors that are compared with positions.
         """
-        there = sum(int(np.count_nonzero(numbers != 0)) for numbers in self.results)
         if self.entries > FEW:
-            return FULL * there < self.entries
+            return FULL * self._there < self.entries
         columns = [numbers.shape[-1] if numbers.ndim > 1 else 1 for numbers in self.results]
         outside = self._is_outside(samples, sines=False)
         if not all(found >= VECTOR and (outside or found % VECTOR == 0) for found in columns):
             return False
-        return FULL_VECTORS * there < self.entries and is_compared(jaxpr)
+        return FULL_VECTORS * self._there < self.entries and is_compared(jaxpr)
 
     def has_shared_rows(self, samples: int) -> bool:
         """Whether branches for every entry would evaluate much that a row needs once.

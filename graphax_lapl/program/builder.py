@@ -12,7 +12,7 @@ import numpy as np
 
 from ..edges.algebra import add, compose, without_opaque
 from ..edges.operations import Cost, Operation, Recipe, canonical
-from ..edges.terms import Structure
+from ..edges.terms import Structure, Term
 from ..errors import InternalError
 from ..graph.computational_graph import ComputationalGraph, VertexName
 from ..graph.keys import value_key
@@ -451,6 +451,12 @@ def _block_dtype(source: Any, target: Any) -> Any:
     return source
 
 
+def _sums_entries(term: Term) -> bool:
+    """Whether an output is the sum of several inputs."""
+    own = {name for axis in term.out for name in axis.labels}
+    return any(n not in own and term.sizes[n] > 1 for axis in term.into for n in axis.labels)
+
+
 class Begun:
     """What the programs that accumulate the Jacobian of a graph have in common, whatever the order.
 
@@ -478,7 +484,7 @@ class Begun:
         return self._builder.fork().finish(order, max_work, edges, into)
 
     def between_fixed_arrows(self) -> frozenset[VertexName]:
-        """Vertices whose arrows no input moves; none where no two of them have numbers to multiply.
+        """Vertices whose arrows no input moves; none where none has numbers to multiply or to sum.
 
         The same numbers then stand there for every sample of a batch.
         """
@@ -486,12 +492,16 @@ class Begun:
         moving = [builder.primal[graph.by_name[name].variable] for name in graph.inputs]
         fixed = builder.program.unreached(moving)
         numbers: Counter[VertexName] = Counter()
+        summed: set[VertexName] = set()
         moved: set[VertexName] = set()
         for u, row in self._edges.items():
-            for v, (_, slots) in row.items():
-                if fixed.issuperset(slots):
-                    numbers.update((u, v) if slots else ())
-                else:
+            for v, (structure, slots) in row.items():
+                if not fixed.issuperset(slots):
                     moved.update((u, v))
+                elif slots:
+                    numbers.update((u, v))
+                elif any(map(_sums_entries, structure.terms)):
+                    summed.update((u, v))
         still = frozenset(v for v in graph.eliminable if v not in moved)
-        return still if any(numbers[v] > 1 for v in still) else frozenset()
+        work = any(numbers[v] + (v in summed) > 1 for v in still if numbers[v])
+        return still if work else frozenset()

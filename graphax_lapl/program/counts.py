@@ -226,10 +226,11 @@ def _is_variable(atom: Any) -> bool:
     return not hasattr(atom, "val")
 
 
-def work_per_sample(program: Program, moving: Iterable[int]) -> float:
+def work_per_sample(program: Program, moving: Iterable[int], function: bool = True) -> float:
     """Predicted work of one of many evaluations that differ in the slots `moving` only.
 
-    What does not depend on them is computed once for all, and weighs next to nothing.
+    What does not depend on them is computed once for all, and weighs next to nothing. Without
+    `function` only what is accumulated counts.
     """
     reached = set(moving)
     total = 0.0
@@ -237,6 +238,8 @@ def work_per_sample(program: Program, moving: Iterable[int]) -> float:
         moves = any(slot in reached for slot in instruction.inputs)
         if moves:
             reached.update(instruction.outputs)
+        if isinstance(instruction, PrimalInstruction) and not function:
+            continue
         muls, adds = _instruction_counts(instruction, program)
         bytes_moved = sum(
             program.slots[slot].bytes for slot in (*instruction.inputs, *instruction.outputs)

@@ -159,8 +159,8 @@ def _pieces_of(
         if size <= SMALL or (multiplied and size <= min(LARGE, FILLED * count)):
             return []
     size = math.prod(term.sizes[name] for name in labels)
-    few = MANY_LEFT * count <= size if len(labels) == 1 else 2 * count <= size
-    return [(joint, count)] if few else []
+    left = MANY_LEFT if len(labels) == 1 else 2
+    return [(joint, count)] if left * count <= size else []
 
 
 def _restricted(
