@@ -48,7 +48,12 @@ CALLS = {
     "custom_vmap_call": "call",
 }
 #: Moves that compute something.
-SUMS = frozenset({"reduce_sum", "reduce_prod", "argmax", "cumsum", "cumprod", "scatter-add"})
+SUMS = frozenset(
+    """
+    reduce_sum reduce_prod reduce_or reduce_and reduce_max reduce_min argmax cumsum cumprod
+    scatter-add
+    """.split()  # noqa: SIM905
+)
 POINTWISE = frozenset(
     """
     abs acos acosh add add_any and asin asinh atan atan2 atanh bitcast_convert_type ceil clamp
@@ -286,6 +291,30 @@ def _chosen(which: Any, first: Any, second: Any) -> Any:
     return tape.record("select_n", lax.select_n, (which, first, second), second.dtype)
 
 
+def _folded(name: str, of: Callable[[Any, Any], Any]) -> Callable[..., Numbers]:
+    """A reduction: pair by pair what an equation of a name does to two numbers."""
+
+    def both(first: Any, second: Any) -> Any:
+        if is_known(first) and is_known(second):
+            return np.asarray(of(first, second))[()]
+        if isinstance(first, np.bool_) or isinstance(second, np.bool_):
+            known, other = (first, second) if is_known(first) else (second, first)
+            return known if bool(known) == (name == "or") else other
+        tape = next((n.tape for n in (first, second) if hasattr(n, "tape")), None)
+        if tape is None:
+            return of(first, second)
+        return tape.record(name, of, (first, second), first.dtype)
+
+    def folded(params: dict[str, Any], operand: Numbers) -> Numbers:
+        axes = params["axes"]
+        rows = np.moveaxis(operand, axes, range(operand.ndim - len(axes), operand.ndim))
+        kept = rows.shape[: operand.ndim - len(axes)]
+        found = (functools.reduce(both, row) for row in rows.reshape(math.prod(kept), -1))
+        return filled(kept, found)
+
+    return folded
+
+
 def _cumulated(of: np.ufunc, params: dict[str, Any], operand: Numbers) -> Numbers:
     axis = params["axis"]
     if params["reverse"]:
@@ -366,6 +395,10 @@ MOVES: dict[str, Callable[..., Any]] = {
     "pad": _pad,
     "iota": lambda params: _counting(params),
     "optimization_barrier": lambda params, *operands: list(operands),  # keeps arrays apart
+    "reduce_and": _folded("and", lax.bitwise_and),
+    "reduce_max": _folded("max", lax.max),
+    "reduce_min": _folded("min", lax.min),
+    "reduce_or": _folded("or", lax.bitwise_or),
     "reduce_sum": lambda params, operand: operand.sum(tuple(params["axes"])),
     "reduce_prod": lambda params, operand: operand.prod(tuple(params["axes"])),
     "reshape": _reshaped,

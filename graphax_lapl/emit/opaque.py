@@ -182,16 +182,17 @@ def pull_together(maps: Sequence[LinearMap], cotangents: Array) -> list[Array]:
     alone = {linear.reference.into: linear for linear in maps}
     together = lax.concatenate(seeds, 0) if len(seeds) > 1 else cotangents
     arrived = dict(zip(alone, pull_sums([list(alone.values())], [together]), strict=True))
+    if len(seeds) == 1:
+        return [arrived[linear.reference.into] for linear in maps]
     found = []
     for linear in maps:
-        plain, turned = arrived[linear.reference.into], None
-        if len(seeds) > 1:
-            plain, turned = plain[:count], plain[count:]
+        both = arrived[linear.reference.into]
+        plain, turned = both[:count], both[count:]
         if by_parts:
             plain = plain + 1j * turned
-        elif halves and linear.reference.conjugate:
+        elif linear.reference.conjugate:
             plain = lax.conj(0.5 * (plain + 1j * turned))
-        elif halves:
+        else:
             plain = 0.5 * (plain - 1j * turned)
         found.append(plain)
     return found

@@ -141,8 +141,8 @@ class _Inliner:
             self.callers = outer
             return results
         if name in CUSTOM_CALLS and not active:
-            known = all([self.held(reference.atom) is not None for reference in inputs])
-            if known or not self.keep_rules:
+            is_known = all([self.held(reference.atom) is not None for reference in inputs])
+            if is_known or not self.keep_rules:
                 return self.nested(params[CUSTOM_CALLS[name]], inputs, stack)
         if name == "custom_vmap_call" and active:
             # Its derivative is that of its body; its own way through a batch has no transpose.
