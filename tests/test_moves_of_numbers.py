@@ -203,6 +203,19 @@ def reductions(move: Callable[..., Any]) -> Iterator[Case]:
             yield lambda x, a=axes: move(x, a), (shape,)
 
 
+def reductions_of_masks(move: Callable[..., Any]) -> Iterator[Case]:
+    for fun, (shape,) in reductions(move):
+        yield lambda x, f=fun: x.ravel()[0] * f(x > 0.3).astype(float), (shape,)
+    # Conditions that are known, between others.
+    for known in product((None, False, True), repeat=3):
+
+        def fun(x: jax.Array, known: Any = known) -> jax.Array:
+            read = [x[k] > 0.3 if v is None else jnp.asarray(v) for k, v in enumerate(known)]
+            return x[0] * move(jnp.stack(read), (0,)).astype(float)
+
+        yield fun, ((3,),)
+
+
 def reshapes() -> Iterator[Case]:
     for sizes in permutations((2, 3, 2)):
         for other in ((12,), (3, 4), (4, 3), (1, 12, 1), (2, 2, 3)):
@@ -272,6 +285,10 @@ CASES: dict[str, Callable[[], Iterator[Case]]] = {
     "iota": counts,
     "optimization_barrier": barriers,
     "pad": pads,
+    "reduce_and": lambda: reductions_of_masks(lax.reduce_and),
+    "reduce_max": lambda: reductions(lax.reduce_max),
+    "reduce_min": lambda: reductions(lax.reduce_min),
+    "reduce_or": lambda: reductions_of_masks(lax.reduce_or),
     "reduce_prod": lambda: reductions(lax.reduce_prod),
     "reduce_sum": lambda: reductions(lax.reduce_sum),
     "reshape": reshapes,

@@ -56,10 +56,11 @@ SUMS = frozenset(
 )
 POINTWISE = frozenset(
     """
-    abs acos acosh add add_any and asin asinh atan atan2 atanh bitcast_convert_type ceil clamp
-    convert_element_type copy cos cosh cbrt div eq erf erfc exp exp2 expm1 floor ge gt integer_pow
-    is_finite le log log1p logistic lt max min mul ne neg nextafter not or polynomial pow rem round
-    rsqrt select_n sign sin sinh sqrt square stop_gradient sub tan tanh xor
+    abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e
+    bitcast_convert_type ceil clamp convert_element_type copy cos cosh cbrt digamma div eq erf
+    erf_inv erfc exp exp2 expm1 floor ge gt integer_pow is_finite le lgamma log log1p logistic lt
+    max min mul ne neg nextafter not or polynomial pow reduce_precision rem round rsqrt select_n
+    sign sin sinh sqrt square stop_gradient sub tan tanh xor
     """.split()  # noqa: SIM905
 )
 

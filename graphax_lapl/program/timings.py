@@ -100,8 +100,8 @@ UNVECTORISED: Mapping[str, float] = {
     "cosh": 10.0,
     "erfc": 8.5,
     "erf_inv": 8.5,
-    "lgamma": 15.0,
-    "digamma": 15.0,
+    "lgamma": 40.0,
+    "digamma": 40.0,
 }
 #: Transcendental functions that XLA's fusion copies into every reader all the same: its list of
 #: what is dear to repeat has the others.
