@@ -663,3 +663,28 @@ def walk(jaxpr):
                 inner = getattr(inner, "jaxpr", inner)
                 if hasattr(inner, "eqns"):
                     yield from walk(inner)
+
+
+def guarded(x):
+    """A choice model in which some are left out, with a special function of the largest."""
+    utilities = jnp.where(x[:4] > -1.0, x[:4] * x[4], -jnp.inf)
+    return jax.nn.softmax(utilities) * jax.scipy.special.gammaln(2.0 + jnp.max(x))
+
+
+def spread(x):
+    """Numbers between the least and the largest, but for what is everywhere the same."""
+    low, high = jnp.min(x), jnp.max(x)
+    there = jnp.any(x > low) & jnp.all(jnp.isfinite(x))
+    return jnp.where(there, (x - low) / jnp.where(there, high - low, 1.0), 0.5)
+
+
+@pytest.mark.parametrize(("fun", "inputs"), [(guarded, 5), (spread, 5)])
+@pytest.mark.parametrize("size", [1, 16, 4096])
+def test_largest_numbers_and_masks_are_numbers(fun, inputs, size):
+    points = draw(43, size, inputs)
+    run = jax.jit(jax.vmap(jacve(fun)))
+    compare(run(points), jax.jit(jax.vmap(jax.jacrev(fun)))(points))
+    compare(jacve(fun)(points[0]), jax.jit(jax.jacrev(fun))(points[0]))
+    compare(jacve(spread)(jnp.ones(3)), jnp.zeros((3, 3)))
+    in_numbers = any(shape == (size,) for shape in shapes_of(jax.make_jaxpr(run)(points).jaxpr))
+    assert in_numbers or size < 4096

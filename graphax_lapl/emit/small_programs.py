@@ -64,6 +64,12 @@ UNSETTLED = 2
 #: a Runge-Kutta step are zeros. Larger results that are mostly zeros are better filled as arrays.
 UNSETTLED_WHERE_FEW = 4
 
+#: Folded pair by pair, the largest of a few numbers is copied into all that is fused with it, and
+#: series are kernels of one thread. XLA of JAX 0.10 neither shares nor vectorises them: there such
+#: programs are in numbers from so many samples on.
+COPIED_PER_PAIR = frozenset({"reduce_max", "reduce_min", "lgamma", "digamma"})
+MANY_SAMPLES = 2048
+
 #: Of a list of arrays, returning a tree of arrays.
 Run = Callable[[Sequence[Any]], Any]
 
@@ -238,10 +244,21 @@ def _is_small(jaxpr: Any, samples: int) -> bool:
         return False
     if not all(math.prod(atom.aval.shape) for atom in atoms):
         return False
+    if not BARRIERS_STAND and samples < MANY_SAMPLES and _has_any(jaxpr, COPIED_PER_PAIR):
+        return False
     results = sum(math.prod(atom.aval.shape) for atom in jaxpr.outvars)
     unsettled = UNSETTLED_WHERE_FEW if results <= FEW else UNSETTLED
     least = 0 if samples >= BATCH else 1
     return not jaxpr.effects and least <= computed(jaxpr) <= unsettled * MAX_COMPUTED
+
+
+def _has_any(jaxpr: Any, names: frozenset[str]) -> bool:
+    """Whether a program has an equation of some names, in what it calls too."""
+    return any(
+        e.primitive.name in names
+        or (e.primitive.name in CALLS and _has_any(e.params[CALLS[e.primitive.name]].jaxpr, names))
+        for e in jaxpr.eqns
+    )
 
 
 def _stored(jaxpr: Any) -> int:
