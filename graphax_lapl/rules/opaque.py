@@ -47,6 +47,9 @@ AS_A_WHOLE = "a nested program, differentiated as a whole"
 #: Short loops are written out: at most so many steps, and so many equations.
 MAX_STEPS = 8
 MAX_UNROLLED = 200
+#: The same for second derivatives through layers, which multiply matrices: as a whole a loop carries
+#: every column through all of them, and what is zero in it, or the same, is not seen.
+MAX_LAYERS_UNROLLED = 640
 #: Linear algebra on the last one or two dimensions, diagonal along the leading ones.
 MATRIX_FUNCTIONS = (
     "cholesky",
@@ -241,12 +244,14 @@ def needs_all_tangents(equation: Equation, place: int | None = None) -> bool:
     return any(name in PARTIAL_TANGENTS for name in nested_primitives(equation.params))
 
 
-def _is_short(params: dict[str, Any]) -> bool:
+def _is_short(params: dict[str, Any], orders: int) -> bool:
     """Whether a loop that carries something is shorter than its derivative as a whole is wide."""
     steps, counts = params["length"], scan_counts(params)
     if counts is None or counts[1] == 0 or not 0 < steps <= MAX_STEPS:
         return False
-    return steps * sum(1 for _ in nested_primitives(params)) <= MAX_UNROLLED
+    names = list(nested_primitives(params))
+    layers = orders > 1 and "dot_general" in names
+    return steps * len(names) <= (MAX_LAYERS_UNROLLED if layers else MAX_UNROLLED)
 
 
 #: Most equations: what has a rule of its own, whatever its parameters are.
@@ -277,7 +282,7 @@ def treatment(
     name = str(primitive.name)
     if name in PLAIN:
         return "rule"
-    if name == "scan" and _is_short(params):
+    if name == "scan" and _is_short(params, orders):
         return "unroll"
     if name == "reduce":
         return Rewritten(in_pairs(params))
