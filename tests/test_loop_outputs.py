@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from graphax_lapl import jacve
+from graphax_lapl import jacve, laplacian_ve
 from tests.checks import assert_same
 
 POINT = (np.linspace(0.1, 0.9, 4), np.linspace(-0.3, 0.4, 4), np.linspace(1.0, 2.0, 4))
@@ -193,3 +193,27 @@ def test_a_rule_gives_the_rows_of_all_inputs_at_once(told: bool, dtype: Any) -> 
     batch = [np.multiply.outer(np.linspace(0.9, 1.1, 5), x) for x in point]
     found = jax.vmap(jacve(loss, argnums=argnums))(*batch)
     assert_same(found, jax.vmap(jax.jacrev(loss, argnums))(*batch))
+
+
+def test_a_few_layers_are_written_out_for_second_derivatives() -> None:
+    """The loop over transformer blocks is one for the Jacobian, and none for the Laplacian."""
+    draw = np.random.default_rng(5)
+    weights = [0.3 * draw.normal(size=(6, 8, n)) for n in (24, 8, 8)]
+
+    def block(h: Any, own: Any) -> Any:
+        queries, keys, values = jnp.split(h @ own[0], 3, -1)
+        h = h + jax.nn.softmax(queries @ keys.T / 3.0) @ values @ own[1]
+        centred = h - jnp.mean(h, -1, keepdims=True)
+        normed = centred / jnp.sqrt(jnp.mean(centred**2, -1, keepdims=True) + 1e-5)
+        return h + jax.nn.gelu(normed @ own[2]), None
+
+    def fun(x: Any) -> Any:
+        return jnp.sum(jnp.sin(jax.lax.scan(block, x.reshape(3, 8), weights)[0]))
+
+    x = np.linspace(-1.0, 1.0, 24)
+    laplacian, gradient = jax.jit(laplacian_ve(fun)), jax.jit(jacve(fun))
+    expected = jax.jit(lambda x: jnp.trace(jax.hessian(fun)(x)))(x)
+    np.testing.assert_allclose(laplacian(x), expected, rtol=1e-9)
+    np.testing.assert_allclose(gradient(x), jax.jit(jax.grad(fun))(x), rtol=1e-9)
+    assert "stablehlo.while" not in laplacian.lower(x).as_text()
+    assert "stablehlo.while" in gradient.lower(x).as_text()

@@ -47,8 +47,8 @@ AS_A_WHOLE = "a nested program, differentiated as a whole"
 #: Short loops are written out: at most so many steps, and so many equations.
 MAX_STEPS = 8
 MAX_UNROLLED = 200
-#: The same for second derivatives through layers, which multiply matrices: as a whole a loop carries
-#: every column through all of them, and what is zero in it, or the same, is not seen.
+#: The same for second derivatives through layers, which multiply matrices: as a whole, a loop
+#: carries every column through all of them, and what is zero in it, or the same, is not seen.
 MAX_LAYERS_UNROLLED = 640
 #: Linear algebra on the last one or two dimensions, diagonal along the leading ones.
 MATRIX_FUNCTIONS = (
