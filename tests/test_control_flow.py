@@ -218,6 +218,21 @@ def test_backward_function_that_is_not_linear_is_refused(steps: int) -> None:
     assert_same(jacve(repeated(linear))(X), jax.jit(jax.jacrev(repeated(linear)))(X))
 
 
+@pytest.mark.every_case
+@pytest.mark.parametrize("order", ["auto", "forward", "reverse"])
+def test_a_sign_of_any_cotangent_is_refused(order: str) -> None:
+    """All outputs are looked at together, and each of them may be the one that is not linear."""
+    both = jax.custom_vjp(lambda x: (jnp.sin(x), x**2))
+    both.defvjp(
+        lambda x: (both(x), x),
+        lambda x, pulled: (pulled[0] * jnp.cos(x) + x * jnp.sign(pulled[1]),),
+    )
+    with pytest.raises(NonlinearRuleError, match=r"test_control_flow.py.*not linear"):
+        jacve(lambda x: both(x)[1] * x, order)(X)
+    expected = jax.jit(jax.jacrev(lambda x: both(x)[0] * x))(X)
+    assert_same(jacve(lambda x: both(x)[0] * x, order)(X), expected)
+
+
 def by_logarithms(x: Any, pulled: Any) -> Any:
     """A kernel applied as solvers of optimal transport do: linear, and none of its steps is."""
     kernel = -((x[..., :, None] - x[..., None, :]) ** 2)

@@ -253,7 +253,7 @@ def _backward_known(
     token = _in_backward.set(True)
     try:
         traced = jax.make_jaxpr(pulled)(jax.eval_shape(out, *types), *types)
-        if nonlinear_step(traced):
+        if nonlinear_step(traced, len(outs)):
             return {}  # a sign, whose derivative is zero, is none that does not depend
         ends = itertools.product(range(len(outs)), range(len(moving)))
         known = _known_of(Body(traced, moving=range(len(outs))), ends)

@@ -85,10 +85,15 @@ def refuse_nonlinear_rules(equation: Equation, into: int, out: int, *types: Any)
         raise NonlinearRuleError(found, equation.source)
 
 
-def nonlinear_step(traced: Any) -> str:
-    """The first operation on a program's first argument that is not linear; nothing without one."""
+def nonlinear_step(traced: Any, cotangents: int = 1) -> str:
+    """The first operation on a program's first arguments that is not linear, or nothing.
+
+    Args:
+        traced: the program, a closed jaxpr.
+        cotangents: how many of its arguments, the first ones, it is to be linear in together.
+    """
     jaxpr = traced.jaxpr
-    seeds = [LINEAR if variable is jaxpr.invars[0] else None for variable in jaxpr.invars]
+    seeds = [LINEAR if k < cotangents else None for k in range(len(jaxpr.invars))]
     return _refused(_dependences(jaxpr, seeds))
 
 
