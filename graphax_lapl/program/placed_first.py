@@ -17,8 +17,8 @@ from jax import numpy as jnp
 from ..edges.maps import label, renamed
 from ..edges.operations import Assemble, Combine, Einsum, Read
 from ..edges.terms import Term, intern_structure, with_terms
+from .finite_values import may_be_infinite
 from .instructions import EdgeInstruction, Instruction, Program, Slot
-from .selections import may_be_infinite
 
 __all__ = ["placed_at_once", "placed_before_products"]
 

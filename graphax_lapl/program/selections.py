@@ -14,7 +14,7 @@ sums of masks: where they are zero, no path leads.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -31,13 +31,12 @@ from ..edges.operations import (
     Combine,
     Einsum,
     MaterializeOpaque,
-    Overlay,
     Read,
 )
 from ..edges.terms import Factor, Structure, Term, with_terms
-from ..rules.elementwise import FINITE_SLOPES, LAYING_OUT, has_finite_slopes
 from ..rules.site import Local
 from .covers import Cover, View, exact_first, joined, moved
+from .finite_values import is_finite_here, overflows
 from .instructions import (
     Block,
     ConstantInstruction,
@@ -45,37 +44,22 @@ from .instructions import (
     Instruction,
     LocalInstruction,
     OpaqueInstruction,
-    PrimalInstruction,
     Program,
     Slot,
 )
 
-__all__ = ["may_be_infinite", "with_selections"]
+__all__ = ["with_selections"]
 
 #: A slot is followed as zero outside of so many masks.
 MAX_COVERS = 4
 #: A factor may grow to so many numbers where it is selected, and before a sum by a written map.
 MAX_GROWN, MAX_SUMMED = 1 << 14, 64
-#: Equations whose values are finite numbers where their arguments are, but for overflow.
-FINITE_VALUES = frozenset(
-    """
-    abs and argmax argmin clamp concatenate conv_general_dilated cummax cummin cumsum dot_general
-    dynamic_slice dynamic_update_slice eq floor ceil round gather ge gt imag iota is_finite le lt
-    max min ne not or pad real reduce_and reduce_max reduce_min reduce_or reduce_sum rev scatter
-    scatter-add select_n sign slice sort split stop_gradient xor
-    """.split()  # noqa: SIM905
-).union(LAYING_OUT)
 #: Equations whose outputs are their inputs at other places, or sums of them.
 MOVING = frozenset(
     """
     approx_top_k dynamic_slice dynamic_update_slice gather scatter scatter-add sort top_k
     """.split()  # noqa: SIM905
 )
-#: Equations whose values are infinite by overflow alone, and the names of partials made of them.
-OVERFLOWING = frozenset(["exp", "exp2", "expm1", "sinh", "cosh"])
-OVERFLOWING_PARTIALS = frozenset([f"d{name}" for name in OVERFLOWING])
-#: Names of partials that are finite wherever their arguments are.
-FINITE_PARTIALS = frozenset([f"d{name}" for name in FINITE_SLOPES])
 
 
 #: A slot and how it is read.
@@ -103,18 +87,6 @@ def with_selections(program: Program) -> Program:
     return replace(
         program, slots=selections.slots, instructions=selections.instructions, blocks=blocks
     )
-
-
-def may_be_infinite(program: Program) -> set[int]:
-    """Slots that may hold infinite numbers or NaN where the inputs of a program are finite."""
-    infinite: set[int] = set()
-    known: set[int] = set()
-    for made in program.instructions:
-        if isinstance(made, ConstantInstruction):
-            known.update(made.outputs)
-        if not infinite.isdisjoint(made.inputs) or not _is_finite(made, known):
-            infinite.update(made.outputs)
-    return infinite
 
 
 class _Selections:
@@ -180,7 +152,7 @@ class _Selections:
             self.known.update(instruction.outputs)
         if not self.is_finite(instruction):
             self.singular.update(instruction.outputs)
-            alone = _is_finite(instruction, self.known) or _overflows(instruction)
+            alone = is_finite_here(instruction, self.known) or overflows(instruction)
             if not alone or not self.poles.isdisjoint(instruction.inputs):
                 self.poles.update(instruction.outputs)
         self.instructions.append(made)
@@ -199,7 +171,7 @@ class _Selections:
         if not self.singular.isdisjoint(instruction.inputs):
             return False
         by_moving = not self.moving.isdisjoint(instruction.inputs)
-        return by_moving or _is_finite(instruction, self.known)
+        return by_moving or is_finite_here(instruction, self.known)
 
     def is_mask(self, slot: int) -> None:
         """Remember that a slot holds zeros and ones."""
@@ -538,32 +510,6 @@ def _moves(instruction: Instruction) -> bool:
 def _is_positive(scale: Any) -> bool:
     """Whether a coefficient, known while planning, keeps sums from vanishing."""
     return isinstance(scale, int | float) and scale > 0
-
-
-def _is_finite(instruction: Instruction, known: Collection[int]) -> bool:
-    """Whether finite numbers come out of an instruction where finite ones go in."""
-    if isinstance(instruction, LocalInstruction):
-        local = instruction.local
-        return local.slope == "constant" or local.name in FINITE_PARTIALS
-    if isinstance(instruction, PrimalInstruction):
-        equation = instruction.equation
-        if equation.name == "gather" and instruction.inputs[-1] not in known:
-            filled = equation.params["mode"] == lax.GatherScatterMode.FILL_OR_DROP
-            value = equation.params["fill_value"]
-            return not filled or (value is not None and math.isfinite(abs(value)))
-        return equation.name in FINITE_VALUES or has_finite_slopes(equation)
-    if isinstance(instruction, EdgeInstruction):
-        return isinstance(instruction.operation, Einsum | Combine | Overlay | Assemble)
-    return isinstance(instruction, ConstantInstruction)
-
-
-def _overflows(instruction: Instruction) -> bool:
-    """Whether infinite numbers come out of an instruction by overflow alone."""
-    if isinstance(instruction, LocalInstruction):
-        return instruction.local.name in OVERFLOWING_PARTIALS
-    if isinstance(instruction, PrimalInstruction):
-        return instruction.equation.name in OVERFLOWING
-    return False
 
 
 @lru_cache(maxsize=1 << 10)
