@@ -180,6 +180,11 @@ def ended(x):
     return jnp.concatenate([x[:1] * x[1:2], x[1:-1] * x[2:] - x[:-2], x[-1:] ** 2])
 
 
+def lengths(x):
+    """Blocks of four entries along the diagonal: an eighth of the matrix for 32 inputs."""
+    return jnp.sqrt(jnp.sum(x.reshape(-1, 4) ** 2, -1))
+
+
 @pytest.mark.parametrize(
     ("fun", "size", "samples", "joined"),
     [
@@ -191,6 +196,8 @@ def ended(x):
         (mirrored, 10, 2**14, False),  # outside of the cache
         (mirrored, 7, 2**14, True),
         (ended, 8, BATCH, True),
+        (lengths, 32, BATCH, True),
+        (lengths, 32, 2**12, False),
     ],
 )
 def test_rows_of_vectors_are_filled_as_arrays(fun, size, samples, joined):

@@ -21,6 +21,7 @@ from .packing import (
     has_short_rows,
     in_rows_apart,
     is_padded,
+    rows_of,
 )
 
 __all__ = [
@@ -43,13 +44,17 @@ WORTH_A_COPY = CACHED // 2
 def in_digits(numbers: Numbers) -> Any:
     """The array of the numbers of a single input."""
     values = [jnp.asarray(number) for number in numbers.ravel()]
-    packed = by_digits(tuple(range(numbers.size)), numbers.size, promoted(values))
+    places = tuple(range(numbers.size))
+    packed = by_digits(places, numbers.size, promoted(values), rows_of(numbers))
     return lax.reshape(packed, numbers.shape)
 
 
 def in_one_kernel(numbers: Numbers) -> Any:
     """The array of the numbers of many samples, none of which is in memory before it."""
-    return joined(numbers) if numbers.size <= FUSED else in_digits(numbers)
+    if numbers.size <= FUSED:
+        return joined(numbers)
+    short = 1 in numbers.shape and max(numbers.shape) <= FUSED
+    return _by_axes(numbers) if short else in_digits(numbers)
 
 
 def in_one_kernel_of_many(
@@ -83,6 +88,20 @@ def before_its_place(numbers: Numbers) -> Any:
     """The same, in memory: a kernel that writes into a larger array runs on one core."""
     whole = in_one_kernel(numbers)
     return held(whole, (2, UNBOUNDED)) if numbers.size > 1 else whole
+
+
+def _by_axes(numbers: Numbers) -> Any:
+    """The array of axes of few entries, concatenated along one after the other.
+
+    XLA copies what gets axes of one entry from a reshape, and finds places in a copy by divisions.
+    """
+    values = promoted([jnp.asarray(number) for number in numbers.ravel()])
+    level = [lax.reshape(value, (1,) * numbers.ndim) for value in values]
+    for axis in reversed(range(numbers.ndim)):
+        size = numbers.shape[axis]
+        starts = range(0, len(level), size)
+        level = [lax.concatenate(level[start : start + size], axis) for start in starts]
+    return level[0]
 
 
 def _has_rows_apart(numbers: Numbers, samples: int, outside: bool, operations: int) -> bool:

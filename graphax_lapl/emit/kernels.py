@@ -72,7 +72,7 @@ def _groups(results: Sequence[Numbers]) -> list[tuple[int, list[int]]]:
     groups = []
     for kernel, numbers in enumerate(results):
         flat = numbers.ravel()
-        length = innermost(flat.size)
+        length = innermost(numbers)
         for start in range(0, flat.size, length):
             entries = computed_of(flat[start : start + length])
             groups.append((kernel, [number.place for number in entries]))

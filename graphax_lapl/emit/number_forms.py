@@ -37,6 +37,8 @@ __all__ = ["FEW", "RecordedProgram"]
 FEW = 256
 #: Where at most one of many results in so many is not zero, arrays are filled up with zeros.
 FULL = 4
+#: Entries from which on they are many there, outside of the cache.
+MANY_OUTSIDE = 176
 #: For a single input, most kernels of numbers for each one that the arrays have within ...
 KERNELS = 2
 #: ... and most operations that XLA writes into kernels, repeated for every reader: compiling as
@@ -155,10 +157,12 @@ class RecordedProgram(NamedTuple):
 
         They are many, or rows of whole vectors that are compared with positions.
         """
-        if self.entries > FEW:
-            return FULL * self._there < self.entries
-        columns = [numbers.shape[-1] if numbers.ndim > 1 else 1 for numbers in self.results]
         outside = self._is_outside(samples, sines=False)
+        if FULL * self._there < self.entries > (MANY_OUTSIDE if outside else FEW):
+            return True
+        if self.entries > FEW:
+            return False
+        columns = [numbers.shape[-1] if numbers.ndim > 1 else 1 for numbers in self.results]
         if not all(found >= VECTOR and (outside or found % VECTOR == 0) for found in columns):
             return False
         return FULL_VECTORS * self._there < self.entries and is_compared(jaxpr)

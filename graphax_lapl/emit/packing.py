@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -40,6 +41,7 @@ __all__ = [
     "is_padded",
     "is_selected",
     "packed",
+    "rows_of",
     "stacked",
 ]
 
@@ -140,12 +142,13 @@ def _in_one(places: tuple[int, ...], total: int, values: Sequence[Array]) -> Arr
     return lax.concatenate(pieces, 0) if len(pieces) > 1 else pieces[0]
 
 
-def by_digits(places: tuple[int, ...], total: int, values: Sequence[Array]) -> Array:
+def by_digits(places: tuple[int, ...], total: int, values: Sequence[Array], rows: int = 1) -> Array:
     """`packed` for one sample: concatenations of few operands, the last digit of a place first.
 
-    Of arrays of one shape, all of their entries are packed so, along a last axis.
+    Of arrays of one shape, all of their entries are packed so, along a last axis. `rows` are
+    those of the matrix that is written, if it is one.
     """
-    digits = _digits(total)
+    digits = _digits(total, rows)
     count = math.prod(digits)
     lead = values[0].shape
     shape = [*lead, 1]
@@ -313,24 +316,44 @@ def _equal(row: Iterable[Any]) -> list[list[int]]:
     return sorted(found.values(), key=len, reverse=True)
 
 
-def innermost(total: int) -> int:
+def innermost(numbers: Numbers) -> int:
     """How many of so many numbers are concatenated first."""
-    return total if total <= FUSED else _digits(total)[-1]
+    total = numbers.size
+    return total if total <= FUSED else _digits(total, rows_of(numbers))[-1]
+
+
+def rows_of(numbers: Numbers) -> int:
+    """The length of the first of several axes."""
+    return numbers.shape[0] if numbers.ndim > 1 else 1
 
 
 @lru_cache(maxsize=256)
-def _digits(total: int) -> tuple[int, ...]:
-    """Few factors of at most `FUSED`, whose product is the least such number from `total` on."""
-    return next(found for found in map(_factors, itertools.count(total)) if found is not None)
+def _digits(total: int, rows: int = 1) -> tuple[int, ...]:
+    """Few factors of at most `FUSED`, whose product is the least such number from `total` on.
+
+    Of as few factors, those end in a whole vector if they can, and else the first ones count the
+    rows: LLVM unrolls the loops over what is left of a row, where no branch is left then. It
+    unrolls short ones, so the first factor is large.
+    """
+    all_found = next(found for found in map(_factors, itertools.count(total)) if found)
+
+    def worth(digits: tuple[int, ...]) -> tuple[bool, bool, int, tuple[int, ...]]:
+        counted = rows in itertools.accumulate(digits, operator.mul)
+        return digits[-1] == FUSED, counted, digits[-1], digits
+
+    return max(all_found, key=worth)
 
 
-def _factors(number: int) -> tuple[int, ...] | None:
-    """The fewest factors of at most `FUSED`; None where there are none."""
+@lru_cache(maxsize=1024)
+def _factors(number: int) -> tuple[tuple[int, ...], ...]:
+    """All of the fewest factors of at most `FUSED`, in every order; none where there are none."""
     if number <= FUSED:
-        return (number,)
-    tried = (
+        return ((number,),)
+    found = [
         (*rest, factor)
-        for factor in range(FUSED, 1, -1)
-        if not number % factor and (rest := _factors(number // factor)) is not None
-    )
-    return min(tried, key=len, default=None)
+        for factor in range(2, FUSED + 1)
+        if not number % factor
+        for rest in _factors(number // factor)
+    ]
+    fewest = min(map(len, found), default=0)
+    return tuple(factors for factors in found if len(factors) == fewest)
