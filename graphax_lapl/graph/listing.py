@@ -140,9 +140,12 @@ class Equation:
     @property
     def holds_cotangent_rule(self) -> bool:
         """Whether this is such a function, differentiated or not, or holds one."""
-        return self.name in COTANGENT_CALLS or not COTANGENT_CALLS.isdisjoint(
-            nested_primitives(self.params)
-        )
+        return self.name in COTANGENT_CALLS or not COTANGENT_CALLS.isdisjoint(self.inside)
+
+    @lazy
+    def inside(self) -> frozenset[str]:
+        """Names of all primitives in the jaxprs that its parameters hold."""
+        return frozenset(nested_primitives(self.params))
 
     def evaluate(self, *values: Any) -> list[Any]:
         """Bind the primitive on values (arrays or tracers); always returns a list."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from copy import copy
 from functools import lru_cache
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from jax import dtypes
 
 from ..edges.terms import Structure
+from ..edges.values import lazy
 from ..graph.inline import flatten_jaxpr
 from ..graph.listing import Equation
 from .lowering import local_partials
@@ -25,18 +27,12 @@ Aligned = frozenset[int]
 class Body:
     """The local structures of a nested jaxpr."""
 
-    def __init__(
-        self,
-        closed: Any,
-        moving: Collection[int] | None = None,
-        given: Mapping[int, Possible] | None = None,
-    ):
-        """Inline the jaxpr and ask the rules about its equations.
+    def __init__(self, closed: Any, moving: Collection[int] | None = None):
+        """Inline the jaxpr; its rules are asked when the arrows are first read.
 
         Args:
             closed: the jaxpr.
             moving: the inputs that move; by default all that are not integers do.
-            given: what some of its inputs, integers, may be, whenever it is evaluated.
         """
         variables = [variable.aval for variable in closed.jaxpr.invars]
         moves = [
@@ -49,12 +45,27 @@ class Body:
             self.listing.vertex(atom) if active and isinstance(atom, int) else None
             for atom, active in zip(self.listing.outputs, self.active, strict=True)
         ]
+        self._given: Mapping[int, Possible] = {}
+
+    def told(self, given: Mapping[int, Possible]) -> Body:
+        """The same, where it is known what some inputs, integers, may be in every evaluation.
+
+        The equations are the same ones, of which much is remembered.
+        """
+        body = copy(self)
+        body._given = given
+        vars(body).pop("arrows", None)
+        return body
+
+    @lazy
+    def arrows(self) -> list[tuple[int, int, Structure]]:
+        """The local partials by (from, to), in order."""
         token = structures_only.set(True)
         try:
-            arrows, *_ = local_partials(self.listing, self.values(given or {}))
+            arrows, *_ = local_partials(self.listing, self.values(self._given))
         finally:
             structures_only.reset(token)
-        self.arrows: list[tuple[int, int, Structure]] = [
+        return [
             (u, v, arrow.recipe.result)
             for (u, v), arrow in sorted(arrows.items(), key=lambda item: item[0][1])
             if arrow.recipe.result is not None
@@ -103,9 +114,8 @@ def body_of(
     It is remembered for the equation, not for its jaxpr, which other traces may share: rules of
     users may have come since.
     """
-    if given:
-        return Body(jaxprs_of(equation)[number], given=given)
-    return _remembered(equation, number)
+    body = _remembered(equation, number)
+    return body.told(given) if given else body
 
 
 def _is_inexact(aval: Any) -> bool:

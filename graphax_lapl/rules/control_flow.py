@@ -18,7 +18,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from functools import lru_cache
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,8 +28,8 @@ from ..edges.unify import Unsolvable
 from ..errors import NO_MODE_ERRORS, GraphaxLaplError
 from ..graph.listing import Equation, scan_counts
 from .bodies import Aligned, Body, body_of, jaxprs_of
-from .cotangents import nonlinear_step
-from .entry_patterns import entry_patterns, given_integers, through_body
+from .cotangents import linear_backward
+from .entry_patterns import entry_patterns, through_body
 from .opaque import AS_A_WHOLE, modes
 from .registry import defrule
 from .site import Piece, Site, not_before
@@ -148,7 +147,7 @@ def _loop(site: Site, i: int, k: int) -> list[Piece]:
     joined = len(reached) > 1
     diagonal = found is not None and any(found[j, k] for j in reached)
     columns = None if diagonal else _few_columns(site, reached, k)
-    pattern = entry_patterns(site.equation, given_integers(site)).get((i, k))
+    pattern = entry_patterns(site.equation, site.integers).get((i, k))
     limits: list[Limit] = []
     if pattern is None and all(d != 0 for d, _ in pairs):
         limits = [not_before(*pair) for pair in _ordered_steps(site, i, k)]
@@ -228,35 +227,23 @@ def _known_of(body: Body, ends: Iterable[tuple[int, int]]) -> dict[tuple[int, in
 
 @lru_cache(maxsize=512)
 def _backward_known(
-    equation: Equation, outs: tuple[int, ...], types: tuple[Any, ...]
+    equation: Equation, types: tuple[jax.ShapeDtypeStruct, ...]
 ) -> Mapping[tuple[int, int], Known]:
     """What is known of a backward function, from cotangents of outputs to those of moving inputs.
 
     It is told what moves, as JAX tells it. Nothing where it is not linear step by step, or cannot
     be looked at.
     """
-    moving = [i for i, moves in enumerate(equation.active) if moves]
-
-    def pulled(cotangents: Any, *values: Any) -> Any:
-        def along(*points: Any) -> Any:
-            full = dict(enumerate(values)) | dict(zip(moving, points, strict=True))
-            return out(*full.values())
-
-        return jax.vjp(along, *(values[i] for i in moving))[1](cotangents)
-
-    def out(*values: Any) -> Any:
-        results = equation.evaluate(*values)
-        return [results[k] for k in outs]
-
     if _in_backward.get():
         return {}  # one that calls itself would be asked for ever
     token = _in_backward.set(True)
     try:
-        traced = jax.make_jaxpr(pulled)(jax.eval_shape(out, *types), *types)
-        if nonlinear_step(traced, len(outs)):
+        backward = linear_backward(equation, *types)
+        if backward is None:
             return {}  # a sign, whose derivative is zero, is none that does not depend
+        outs, moving = backward.outs, backward.moving
         ends = itertools.product(range(len(outs)), range(len(moving)))
-        known = _known_of(Body(traced, moving=range(len(outs))), ends)
+        known = _known_of(Body(backward.traced, moving=range(len(outs))), ends)
         return {(moving[into], outs[out]): found for (out, into), found in known.items()}
     except (GraphaxLaplError, *NO_MODE_ERRORS, Unsolvable):
         return {}
@@ -268,8 +255,7 @@ def _backward_known(
 def _custom_vjp(site: Site, i: int, k: int) -> list[Piece]:
     """The user's backward function; it has no forward mode."""
     types = tuple(jax.ShapeDtypeStruct(t.shape, t.dtype) for t in site.inputs)
-    outs = tuple(out for out, t in enumerate(site.outputs) if t.differentiable)
-    known = _backward_known(site.equation, outs, types).get((i, k), ((), None))
+    known = _backward_known(site.equation, types).get((i, k), ((), None))
     if known is None:
         return []
     pairs, pattern = tuple((e, d) for d, e in known[0]), known[1]

@@ -10,18 +10,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax import dtypes
 from jax.extend import core as jax_core
 
-from ..errors import NonlinearRuleError
+from ..errors import NO_RULE_ERRORS, NonlinearRuleError
 from ..graph.calls import COTANGENT_CALLS, CUSTOM_CALLS, INLINED_CALLS
-from ..graph.listing import Equation, nested_primitives, scan_counts
+from ..graph.listing import Equation, scan_counts
 
-__all__ = ["BILINEAR", "is_linear", "nonlinear_step", "refuse_nonlinear_rules"]
+__all__ = ["BILINEAR", "is_linear", "linear_backward", "refuse_nonlinear_rules"]
 
 #: On a cotangent: None for what does not depend on it, else `LINEAR`, `SOLVED` or the name of the
 #: first operation that is not linear in it.
@@ -51,6 +51,45 @@ NONLINEAR = frozenset(
 )
 
 
+class Backward(NamedTuple):
+    """A function from cotangents to cotangents, of the values that it is evaluated at too.
+
+    Attributes:
+        traced: a closed jaxpr of cotangents, then values of all inputs.
+        outs: the outputs of the equation that the cotangents are of.
+        moving: the inputs whose cotangents result.
+    """
+
+    traced: Any
+    outs: tuple[int, ...]
+    moving: tuple[int, ...]
+
+
+@lru_cache(maxsize=512)
+def linear_backward(equation: Equation, *types: jax.ShapeDtypeStruct) -> Backward | None:
+    """The backward function of an equation, of all outputs and to all inputs that move at once.
+
+    None where it is not linear step by step, or JAX has none.
+    """
+    moving = tuple(i for i, moves in enumerate(equation.active) if moves)
+    try:
+        results = jax.eval_shape(lambda *values: equation.evaluate(*values), *types)
+        outs = tuple(k for k, result in enumerate(results) if _moves(result))
+
+        def pulled(cotangents: Any, *values: Any) -> Any:
+            def along(*points: Any) -> Any:
+                full = dict(enumerate(values)) | dict(zip(moving, points, strict=True))
+                found = equation.evaluate(*full.values())
+                return [found[k] for k in outs]
+
+            return jax.vjp(along, *(values[i] for i in moving))[1](cotangents)
+
+        traced = jax.make_jaxpr(pulled)([results[k] for k in outs], *types)
+    except NO_RULE_ERRORS:
+        return None  # evaluating it says what is missing
+    return None if nonlinear_step(traced, len(outs)) else Backward(traced, outs, moving)
+
+
 @lru_cache(maxsize=512)
 def refuse_nonlinear_rules(equation: Equation, into: int, out: int, *types: Any) -> None:
     """Let no cotangents be pulled through an equation that does not treat them linearly.
@@ -64,10 +103,11 @@ def refuse_nonlinear_rules(equation: Equation, into: int, out: int, *types: Any)
     Raises:
         NonlinearRuleError: naming the equation and its line.
     """
-    inside = {str(equation.primitive.name), *nested_primitives(equation.params)}
-    if inside.isdisjoint(COTANGENT_CALLS):
+    if COTANGENT_CALLS.isdisjoint({str(equation.primitive.name), *equation.inside}):
         return
     values = [jax.ShapeDtypeStruct(t.shape, t.dtype) for t in types]
+    if linear_backward(equation, *values) is not None:
+        return
 
     def pulled(cotangent: Any, values: list[Any]) -> Any:
         def along(moved: Any) -> Any:
@@ -78,8 +118,8 @@ def refuse_nonlinear_rules(equation: Equation, into: int, out: int, *types: Any)
     try:
         seed = jax.eval_shape(lambda *values: equation.evaluate(*values)[out], *values)
         traced = jax.make_jaxpr(pulled)(seed, values)
-    except (NotImplementedError, TypeError, ValueError):
-        return  # evaluating it says what is missing
+    except NO_RULE_ERRORS:
+        return
     found = nonlinear_step(traced)
     if found and not _acts_linearly(traced):
         raise NonlinearRuleError(found, equation.source)

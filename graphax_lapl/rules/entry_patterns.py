@@ -22,31 +22,14 @@ from ..errors import NO_MODE_ERRORS, GraphaxLaplError
 from ..graph.listing import Equation, scan_counts
 from .bodies import Body, body_of, jaxprs_of
 from .boolean_columns import Patterns, Pushed, TooLarge, columns_of, identities, limited
-from .possible_values import MAX_INTEGERS, Possible
+from .possible_values import Possible
 from .scan_patterns import ScanSteps
-from .site import Site
+from .site import Integers
 
-__all__ = ["Patterns", "entry_patterns", "given_integers", "through_body"]
-
-#: Bounds of integer inputs by position: the position, and the bytes of both bounds.
-Given = tuple[tuple[int, tuple[int, ...], bytes, bytes], ...]
+__all__ = ["Patterns", "entry_patterns", "through_body"]
 
 
-def given_integers(site: Site) -> Given:
-    """What the integer operands of an equation may be, where that is known."""
-    found = []
-    for position in range(len(site.inputs)):
-        shape = site.shape(position)
-        if site.inputs[position].differentiable or math.prod(shape) > MAX_INTEGERS:
-            continue
-        possible = site.possible(position)
-        if possible is not None and possible.low.size:
-            low, high = map(np.ascontiguousarray, (possible.low, possible.high))
-            found.append((position, shape, low.tobytes(), high.tobytes()))
-    return tuple(found)
-
-
-def _unpacked(given: Given) -> dict[int, Possible]:
+def _unpacked(given: Integers) -> dict[int, Possible]:
     return {
         position: Possible(*(np.frombuffer(side, np.int64).reshape(shape) for side in bounds))
         for position, shape, *bounds in given
@@ -54,7 +37,7 @@ def _unpacked(given: Given) -> dict[int, Possible]:
 
 
 @lru_cache(maxsize=256)
-def entry_patterns(equation: Equation, given: Given) -> Patterns:
+def entry_patterns(equation: Equation, given: Integers) -> Patterns:
     """Patterns of the maps of a `scan`, `while` or `cond`.
 
     Args:

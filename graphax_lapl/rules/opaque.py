@@ -218,7 +218,7 @@ def modes(site: Site, i: int, k: int) -> tuple[bool, bool]:
 
     Where it has neither, forward mode is claimed, and JAX says later what is missing.
     """
-    inside = frozenset(nested_primitives(site.params))
+    inside = site.equation.inside
     reverse = inside.isdisjoint(NO_REVERSE) or is_transposable(site, i, k)
     forward = not reverse or inside.isdisjoint(COTANGENT_CALLS) or _is_pushable(site, i, k)
     return forward, reverse
@@ -241,7 +241,7 @@ def needs_all_tangents(equation: Equation, place: int | None = None) -> bool:
     """
     if equation.name in PARTIAL_TANGENTS:
         return place is None or place < sum(equation.params["const_lengths"])
-    return any(name in PARTIAL_TANGENTS for name in nested_primitives(equation.params))
+    return not PARTIAL_TANGENTS.isdisjoint(equation.inside)
 
 
 def _is_short(params: dict[str, Any], orders: int) -> bool:

@@ -7,6 +7,7 @@ come from once the program runs. No array exists while rules run, except those k
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
@@ -18,12 +19,13 @@ from ..edges.draft import Draft, DraftFactor
 from ..edges.maps import IndexMap, constant, label
 from ..edges.masks import Limit, Mask
 from ..edges.terms import Factor, Number, Opaque, Term
-from ..edges.values import immutable, record
+from ..edges.values import immutable, lazy, record
 from ..errors import InternalError
 from ..graph.listing import Atom, Constant, Equation, Listing
-from .possible_values import Possible, PossibleValues
+from .possible_values import MAX_INTEGERS, Possible, PossibleValues
 
 __all__ = [
+    "Integers",
     "Known",
     "Local",
     "OpaqueMap",
@@ -129,6 +131,10 @@ def aligned(shape: tuple[int, ...]) -> list[IndexMap]:
     return [constant(0) if size == 1 else label(d) for d, size in enumerate(shape)]
 
 
+#: Bounds of integer inputs by position: the position, its shape, and the bytes of both bounds.
+Integers = tuple[tuple[int, tuple[int, ...], bytes, bytes], ...]
+
+
 class Site:
     """An equation as its rule sees it."""
 
@@ -173,6 +179,19 @@ class Site:
             return None
         return possible.low
 
+    @lazy
+    def integers(self) -> Integers:
+        """What the integer operands may be, where that is known."""
+        found = []
+        for position, type_ in enumerate(self.inputs):
+            if type_.differentiable or math.prod(type_.shape) > MAX_INTEGERS:
+                continue
+            possible = self.possible(position)
+            if possible is not None and possible.low.size:
+                low, high = map(np.ascontiguousarray, (possible.low, possible.high))
+                found.append((position, type_.shape, low.tobytes(), high.tobytes()))
+        return tuple(found)
+
     def value(self, position: int) -> Reference:
         """Reference to the value of an input."""
         return self._reference(self.equation.inputs[position])
@@ -192,6 +211,14 @@ class Site:
             return Known(np.asarray(held.value))
         known = self.listing.known.get(held)
         return Primal(held) if known is None else Known(known)
+
+    @lazy
+    def _references(self) -> tuple[Reference | None, ...]:
+        """To the values of all inputs; None for a tangent."""
+        return tuple(
+            None if self.listing.value(atom) is None else self._reference(atom)
+            for atom in self.equation.inputs
+        )
 
     def uniform(self, position: int) -> Number | None:
         """The number that an input consists of, where that is known."""
@@ -339,12 +366,10 @@ class Site:
         ]
         limits = _limits_of_labels(limits, names, sizes)
         opaque = Opaque(len(batch_in), len(core_out), forward, reverse, work, joined, columns, real)
-        arguments = tuple(
-            None
-            if self.listing.value(atom) is None or (slot and (slot == "joint" or place == i))
-            else self._reference(atom)
-            for place, atom in enumerate(self.equation.inputs)
-        )
+        arguments = self._references
+        if slot:
+            zero = range(len(arguments)) if slot == "joint" else (i,)
+            arguments = tuple(None if n in zero else own for n, own in enumerate(arguments))
         factor = Factor(tuple(axes_of(len(sizes))), tuple(sizes), opaque=opaque)
         pieces = []
         for conjugate in halves:
