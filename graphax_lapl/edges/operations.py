@@ -342,7 +342,7 @@ class MaterializeOpaque:
 
     @property
     def by_rows(self) -> bool:
-        """Whether rows are pulled back: they are fewer, as many at once, or there is no `jvp`."""
+        """Whether rows are pulled back: they are fewer or at par, or there is no `jvp`."""
         split = self.opaque.batch + self.opaque.outputs
         out = math.prod(self.map_shape[self.opaque.batch : split])
         into = math.prod(self.map_shape[split:])
@@ -350,7 +350,7 @@ class MaterializeOpaque:
             return True
         if self.opaque.columns is not None:
             return self.opaque.reverse and not self.opaque.pushes_sooner_than(out)
-        return self.opaque.reverse and (out < into or (out == into and self.opaque.joined))
+        return self.opaque.reverse and (out < into or (out == into and self.opaque.rows_at_par))
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -73,7 +73,7 @@ class Opaque:
         forward: whether it can be applied to tangents.
         reverse: whether it can be applied to cotangents.
         work: multiplications per output element of one application, where known.
-        joined: whether rows go back to other inputs of the equation by the same evaluation.
+        rows_at_par: whether rows are pulled where they are as many as columns.
         columns: of a loop that carries few numbers, the columns of all inputs, which are pushed
             through it at once; None elsewhere.
         real: of a map between real and complex arrays that has one of both modes only, whether the
@@ -85,7 +85,7 @@ class Opaque:
     forward: bool = True
     reverse: bool = True
     work: int | None = None
-    joined: bool = False
+    rows_at_par: bool = False
     columns: int | None = None
     real: bool = False
 

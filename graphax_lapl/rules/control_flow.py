@@ -18,6 +18,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from functools import lru_cache
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +27,7 @@ import numpy as np
 from ..edges.masks import Limit, pattern_mask
 from ..edges.unify import Unsolvable
 from ..errors import NO_MODE_ERRORS, GraphaxLaplError
-from ..graph.listing import Equation, scan_counts
+from ..graph.listing import Equation, nested_primitives, scan_counts
 from .bodies import Aligned, Body, body_of, jaxprs_of
 from .cotangents import linear_backward
 from .entry_patterns import entry_patterns, through_body
@@ -39,6 +40,16 @@ __all__ = ["diagonal_pairs", "scan_counts"]
 #: Numbers that the columns of all inputs carry through a loop, up to which they are pushed sooner
 #: than rows are pulled back.
 MAX_TANGENTS = 128
+
+#: Where rows are pulled at par: most numbers, the largest of every step, for each one that columns
+#: of an input carry.
+STORED = 4
+#: Most equations that put entries side by side in a step, without matrices: rows that pass several
+#: of them are evaluated again for each entry that reads them.
+CONCATENATIONS = 4
+#: Whether XLA's CPU compiler writes moved columns (rolled, sliced, concatenated) to memory in every
+#: step of a loop; before JAX 0.12 it fused them.
+MOVES_IN_MEMORY = jax.__version_info__ >= (0, 12)
 
 #: For each input and output that it reaches: pairs of dimensions along which a map is diagonal.
 Pairs = dict[tuple[int, int], tuple[tuple[int, int], ...]]
@@ -144,14 +155,47 @@ def _loop(site: Site, i: int, k: int) -> list[Piece]:
     forward, reverse = (True, False) if site.name == "while" else modes(site, i, k)
     moving = [j for j, active in enumerate(site.equation.active) if active]
     reached = [j for j in moving if found is None or (j, k) in found]
-    joined = len(reached) > 1
+    # They go to several inputs by one evaluation.
+    rows_at_par = len(reached) > 1 or _suits_rows(site, i)
     diagonal = found is not None and any(found[j, k] for j in reached)
     columns = None if diagonal else _few_columns(site, reached, k)
     pattern = entry_patterns(site.equation, site.integers).get((i, k))
     limits: list[Limit] = []
     if pattern is None and all(d != 0 for d, _ in pairs):
         limits = [not_before(*pair) for pair in _ordered_steps(site, i, k)]
-    return _linear(site, i, k, pairs, pattern, limits, forward, reverse, joined, columns)
+    return _linear(site, i, k, pairs, pattern, limits, forward, reverse, rows_at_par, columns)
+
+
+def _suits_rows(site: Site, i: int) -> bool:
+    """Whether a loop over arrays takes less for rows than for as many columns of an input.
+
+    What moves entries is added in place by rows, and slopes are read, not evaluated for every
+    column; but they are in memory for all steps.
+    """
+    counts = scan_counts(site.params) if site.name == "scan" else None
+    if counts is None:
+        return False
+    if "dot_general" not in site.equation.inside:
+        moves = list(nested_primitives(site.params)).count("concatenate")
+        if not MOVES_IN_MEMORY or moves > CONCATENATIONS:
+            return False
+    constants, carries = counts
+    jaxpr = site.params["jaxpr"].jaxpr
+    moving = set(jaxpr.invars[constants : constants + carries])
+    moving |= {v for v, moves in zip(jaxpr.invars, site.equation.active, strict=True) if moves}
+    largest = 0
+    for equation in jaxpr.eqns:
+        if not moving.isdisjoint(atom for atom in equation.invars if not hasattr(atom, "val")):
+            moving.update(equation.outvars)
+            largest = max(largest, *map(_size, equation.outvars))
+    columns = math.prod(site.shape(i)) * sum(map(_size, jaxpr.outvars[:carries]))
+    return site.params["length"] * largest <= STORED * columns
+
+
+def _size(variable: Any) -> int:
+    """How many real or complex numbers a variable of a jaxpr holds."""
+    aval = variable.aval
+    return math.prod(aval.shape) if jnp.issubdtype(aval.dtype, jnp.inexact) else 0
 
 
 def _few_columns(site: Site, intos: Sequence[int], k: int) -> int | None:
@@ -165,8 +209,8 @@ def _few_columns(site: Site, intos: Sequence[int], k: int) -> int | None:
     types = [variable.aval for variable in site.params["jaxpr"].jaxpr.outvars[: counts[1]]]
     if any(jnp.issubdtype(type_.dtype, jnp.complexfloating) for type_ in types):
         return None
-    carried = sum(math.prod(t.shape) for t in types if jnp.issubdtype(t.dtype, jnp.inexact))
     columns = sum(math.prod(site.shape(i)) for i in intos)
+    carried = sum(map(_size, site.params["jaxpr"].jaxpr.outvars[: counts[1]]))
     return columns if columns * carried <= MAX_TANGENTS else None
 
 
@@ -271,7 +315,7 @@ def _linear(
     limits: Sequence[Limit] = (),
     forward: bool = True,
     reverse: bool = True,
-    joined: bool = False,
+    rows_at_par: bool = False,
     columns: int | None = None,
 ) -> list[Piece]:
     """One map, diagonal along pairs of dimensions (of input, of output), within a pattern."""
@@ -286,7 +330,7 @@ def _linear(
         forward=forward,
         reverse=reverse,
         limits=limits,
-        joined=joined,
+        rows_at_par=rows_at_par,
         columns=None if pairs else columns,
     )
 

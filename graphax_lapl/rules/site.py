@@ -328,7 +328,7 @@ class Site:
         work: int | None = None,
         slot: str = "",
         limits: Sequence[Limit] = (),
-        joined: bool = False,
+        rows_at_par: bool = False,
         columns: int | None = None,
     ) -> list[Piece]:
         """The partial as an opaque linear map, diagonal along the given pairs of dimensions.
@@ -338,8 +338,8 @@ class Site:
 
         With `slot`, the map is the equation itself with the tangent as input `i`: the others as
         they are ("each": linear in every input), or zero ("joint": linear in all of them together).
-        With `joined`, rows go back to other inputs by the same evaluation; so many `columns` of all
-        inputs are cheap to push.
+        With `rows_at_par`, rows are pulled where they are as many as columns; so many `columns` of
+        all inputs are cheap to push.
         """
         complex_in, complex_out = self.inputs[i].is_complex, self.outputs[k].is_complex
         halves: tuple[bool | None, ...] = (None,)
@@ -365,7 +365,9 @@ class Site:
             *(names_in[d] for d in range(len(shape_in))),
         ]
         limits = _limits_of_labels(limits, names, sizes)
-        opaque = Opaque(len(batch_in), len(core_out), forward, reverse, work, joined, columns, real)
+        opaque = Opaque(
+            len(batch_in), len(core_out), forward, reverse, work, rows_at_par, columns, real
+        )
         arguments = self._references
         if slot:
             zero = range(len(arguments)) if slot == "joint" else (i,)

@@ -1,0 +1,77 @@
+"""Loops over arrays whose maps have as many rows as columns: which of them are evaluated."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from graphax_lapl import jacve
+from graphax_lapl.rules.control_flow import MOVES_IN_MEMORY
+
+WEIGHTS = np.random.default_rng(0).standard_normal((12, 12)) / 4
+
+
+def loop(step: Any, steps: int) -> Any:
+    return lambda x: lax.scan(lambda c, k: (step(c, k), None), x, jnp.arange(1.0, 1.0 + steps))[0]
+
+
+def moved(c: Any, k: Any) -> Any:
+    return jnp.tanh(c + 0.1 * k * jnp.roll(c, 1))
+
+
+def often_moved(c: Any, k: Any) -> Any:
+    for shift in range(1, 6):
+        c = jnp.sin(c) + 0.1 * k * jnp.roll(c, shift)
+    return c
+
+
+def layer(c: Any, k: Any) -> Any:
+    return jnp.tanh(WEIGHTS @ c + 0.1 * k)
+
+
+def coupled(c: Any, k: Any) -> Any:
+    """All pairs of entries are in memory for every step."""
+    return c + 0.05 * k * jnp.sum(jnp.sin(c[None] - c[:, None]), 1)
+
+
+def reversed_loops(jaxpr: Any) -> int:
+    """How many loops run backwards, those of nested programs included."""
+    found = 0
+    for equation in jaxpr.eqns:
+        found += equation.primitive.name == "scan" and equation.params["reverse"]
+        for value in jax.tree.leaves(
+            list(equation.params.values()), is_leaf=lambda v: hasattr(v, "jaxpr")
+        ):
+            inner = getattr(value, "jaxpr", value)
+            found += reversed_loops(inner) if hasattr(inner, "eqns") else 0
+    return found
+
+
+@pytest.mark.every_case
+@pytest.mark.parametrize(
+    ("step", "steps", "rows"),
+    [
+        (moved, 10, MOVES_IN_MEMORY),
+        (moved, 60, False),
+        (often_moved, 10, False),
+        (layer, 10, True),
+        (layer, 60, False),
+        (coupled, 10, False),
+    ],
+)
+def test_as_many_rows_as_columns(step, steps, rows):
+    fun = loop(step, steps)
+    x = jnp.linspace(0.1, 0.9, 12)
+    program = jax.make_jaxpr(jacve(fun))(x)
+    assert reversed_loops(program.jaxpr) == rows
+    np.testing.assert_allclose(jacve(fun)(x), jax.jacfwd(fun)(x), rtol=1e-10, atol=1e-12)
+
+
+def test_rows_of_samples():
+    fun = loop(layer, 10)
+    xs = jax.random.normal(jax.random.key(0), (5, 12), jnp.float64)
+    expected = jax.vmap(jax.jacfwd(fun))(xs)
+    np.testing.assert_allclose(jax.vmap(jacve(fun))(xs), expected, rtol=1e-10, atol=1e-12)
