@@ -41,8 +41,7 @@ __all__ = ["diagonal_pairs", "scan_counts"]
 #: than rows are pulled back.
 MAX_TANGENTS = 128
 
-#: Where rows are pulled at par: most numbers, the largest of every step, for each one that columns
-#: of an input carry.
+#: Where rows are pulled at par: most numbers that all steps store, for each one that columns carry.
 STORED = 4
 #: Most equations that put entries side by side in a step, without matrices: rows that pass several
 #: of them are evaluated again for each entry that reads them.
@@ -155,8 +154,9 @@ def _loop(site: Site, i: int, k: int) -> list[Piece]:
     forward, reverse = (True, False) if site.name == "while" else modes(site, i, k)
     moving = [j for j, active in enumerate(site.equation.active) if active]
     reached = [j for j in moving if found is None or (j, k) in found]
-    # They go to several inputs by one evaluation.
-    rows_at_par = len(reached) > 1 or _suits_rows(site, i)
+    several = len(reached) > 1  # rows go to all of them by one evaluation
+    stored = _stored_by_rows(site.equation)
+    rows_at_par = several or stored <= STORED * math.prod(site.shape(i))
     diagonal = found is not None and any(found[j, k] for j in reached)
     columns = None if diagonal else _few_columns(site, reached, k)
     pattern = entry_patterns(site.equation, site.integers).get((i, k))
@@ -166,36 +166,38 @@ def _loop(site: Site, i: int, k: int) -> list[Piece]:
     return _linear(site, i, k, pairs, pattern, limits, forward, reverse, rows_at_par, columns)
 
 
-def _suits_rows(site: Site, i: int) -> bool:
-    """Whether a loop over arrays takes less for rows than for as many columns of an input.
+@lru_cache(maxsize=512)
+def _stored_by_rows(equation: Equation) -> float:
+    """What all steps of a loop store for rows, for each number that it carries.
 
-    What moves entries is added in place by rows, and slopes are read, not evaluated for every
-    column; but they are in memory for all steps.
+    Infinite where rows take longer than as many columns. Over arrays they take less: what moves
+    entries is added in place by rows, and slopes are read, not evaluated for every column.
     """
-    counts = scan_counts(site.params) if site.name == "scan" else None
+    counts = scan_counts(equation.params) if equation.name == "scan" else None
     if counts is None:
-        return False
-    if "dot_general" not in site.equation.inside:
-        moves = list(nested_primitives(site.params)).count("concatenate")
+        return math.inf
+    if "dot_general" not in equation.inside:
+        moves = list(nested_primitives(equation.params)).count("concatenate")
         if not MOVES_IN_MEMORY or moves > CONCATENATIONS:
-            return False
+            return math.inf
     constants, carries = counts
-    jaxpr = site.params["jaxpr"].jaxpr
+    jaxpr = equation.params["jaxpr"].jaxpr
     moving = set(jaxpr.invars[constants : constants + carries])
-    moving |= {v for v, moves in zip(jaxpr.invars, site.equation.active, strict=True) if moves}
+    moving |= {v for v, moves in zip(jaxpr.invars, equation.active, strict=True) if moves}
     largest = 0
-    for equation in jaxpr.eqns:
-        if not moving.isdisjoint(atom for atom in equation.invars if not hasattr(atom, "val")):
-            moving.update(equation.outvars)
-            largest = max(largest, *map(_size, equation.outvars))
-    columns = math.prod(site.shape(i)) * sum(map(_size, jaxpr.outvars[:carries]))
-    return site.params["length"] * largest <= STORED * columns
+    for step in jaxpr.eqns:
+        if not moving.isdisjoint(atom for atom in step.invars if not hasattr(atom, "val")):
+            moving.update(step.outvars)
+            largest = max(largest, *map(_size, step.outvars), 0)
+    carried = sum(map(_size, jaxpr.outvars[:carries]))
+    return equation.params["length"] * largest / carried if carried else math.inf
 
 
 def _size(variable: Any) -> int:
     """How many real or complex numbers a variable of a jaxpr holds."""
     aval = variable.aval
-    return math.prod(aval.shape) if jnp.issubdtype(aval.dtype, jnp.inexact) else 0
+    inexact = hasattr(aval, "dtype") and jnp.issubdtype(aval.dtype, jnp.inexact)
+    return math.prod(aval.shape) if inexact else 0
 
 
 def _few_columns(site: Site, intos: Sequence[int], k: int) -> int | None:
