@@ -34,6 +34,7 @@ from .stochastic import (
     estimated_trace,
     take_key,
 )
+from .through_loops import hessian_takes_less
 from .twice import (
     check_real_inputs,
     contracted_hessian,
@@ -84,7 +85,8 @@ def laplacian_ve(
     Args:
         fun: a function of real arrays (pytrees) that returns real or complex ones.
         order: how columns are carried: "forward" pushes them (the forward Laplacian), "reverse"
-            pulls the outputs back to them (best for a scalar), "auto" takes the cheaper; any other
+            pulls the outputs back to them (best for a scalar), "auto" takes the cheaper, or the
+            trace of the Hessian of a number that is mostly made by loops over layers; any other
             order of vertices that `jacve` takes. "autotune" and an `Autotune` time these and JAX's
             own ways, which are orders too: "jax.hessian", its trace, and "jax.loop", one
             Hessian-vector product after the other.
@@ -151,7 +153,7 @@ def laplacian_ve(
                 total = sum(math.prod(aval.shape) for aval in traced.in_types)
                 seeds = stochastic.rows(key, total, dtype) / math.sqrt(stochastic.samples)
             metric, arrays, around = contraction(own, args, weights, seeds)
-            if around:
+            if around or hessian_takes_less(own, order, metric):
                 leaves = contracted_hessian(own, order, metric, arrays)
                 return own.aux_values(), [[leaf] for leaf in leaves]
             plan = laplacian_plan(own, order, metric, compress=compress, given=arrays)
@@ -404,7 +406,7 @@ def forward_laplacian(
 
         def compute(own: Prepared, given: Any) -> Rows:
             metric, arrays, around = contraction(own, args, *given)
-            if around:
+            if around or hessian_takes_less(own, order, metric):
                 return _by_rules(own, order, metric, arrays)
             plan = laplacian_plan(own, order, metric, jacobian=True, given=arrays)
             values, blocks = own.run(plan, True, True, arrays)

@@ -19,6 +19,7 @@ from .jacobian import rebuild_aux, value_and_jacve
 from .laplacian import laplacian_plan
 from .plan import Plan
 from .planning import Prepared, Rows, prepare
+from .through_loops import hessian_takes_less
 from .twice import (
     check_real_inputs,
     contracted_hessian,
@@ -267,7 +268,8 @@ def _applied(
 ) -> tuple[list[Array], list[Any]]:
     """The operator without its term of order zero, by output leaf, and all values."""
     check_real_inputs(prepared.traced)
-    plan = operator_plan(prepared, order, terms, compress)
+    sooner = hessian_takes_less(prepared, order, terms.metric)
+    plan = None if sooner else operator_plan(prepared, order, terms, compress)
     if plan is None:
         return _by_rules(prepared, order, terms)
     values, blocks = prepared.run(plan, True, given=terms.given)

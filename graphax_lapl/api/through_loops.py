@@ -1,0 +1,89 @@
+"""Laplacians of functions that are mostly loops over layers, from their Hessians.
+
+The second derivative of a loop as a whole is a loop of its own beside that of its Jacobian, and in
+each of them every column passes the matrices of all layers, twice in the second one: three products
+for each layer and column. Through the gradient, whose values are in memory, it passes two.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..graph.listing import Equation
+from ..program.laplacian import Metric
+from ..rules.control_flow import diagonal_pairs
+from .planning import Prepared
+
+__all__ = ["hessian_takes_less"]
+
+#: Share of a function's products of matrices that loops multiply, at least.
+IN_LOOPS = 0.5
+
+
+def hessian_takes_less(prepared: Prepared, order: Any, metric: Metric) -> bool:
+    """Whether the contraction of a number's Hessian is sooner evaluated than columns are pushed.
+
+    Where the order is left to us, and columns of all inputs are full behind the loops.
+
+    Args:
+        prepared: the function.
+        order: as the user gave it.
+        metric: what the Hessian is contracted with.
+    """
+    if not (isinstance(order, str) and order.lower() == "auto" and metric.spans_all):
+        return False
+    traced = prepared.traced
+    result = traced.closed.jaxpr.outvars[0].aval
+    if traced.n_out != 1 or result.size != 1 or not np.issubdtype(result.dtype, np.floating):
+        return False
+    loops = [item.equation for item in prepared.second.opaque]
+    if not loops or not all(map(_is_full, loops)):
+        return False
+    listing = prepared.listing
+    total = 0
+    for equation in listing.equations:
+        first = listing.type_of(equation.inputs[0]).shape if equation.inputs else ()
+        out = listing.variables[equation.outputs[0]].shape if equation.outputs else ()
+        total += _products(equation.name, equation.params, first, out)
+    inside = sum(_products(loop.name, loop.params, (), ()) for loop in loops)
+    return inside > 0 and inside >= IN_LOOPS * total
+
+
+def _is_full(equation: Equation) -> bool:
+    """Whether a loop has both modes and is diagonal along no dimension."""
+    if equation.name != "scan" or "while" in equation.inside:
+        return False
+    pairs = diagonal_pairs(equation)
+    return pairs is None or not any(pairs.values())
+
+
+def _products(
+    name: str, params: Mapping[str, Any], first: Sequence[int], out: Sequence[int]
+) -> int:
+    """Multiplications of the products of matrices in an equation, of all steps of a loop.
+
+    Args:
+        name: of the primitive.
+        params: its parameters.
+        first: shape of the first operand.
+        out: shape of the first result.
+    """
+    if name == "dot_general":
+        (contracted, _), _ = params["dimension_numbers"]
+        return math.prod(out) * math.prod(first[d] for d in contracted)
+    total = 0
+    for value in params.values():
+        for body in value if isinstance(value, tuple | list) else (value,):
+            for equation in getattr(getattr(body, "jaxpr", body), "eqns", ()):
+                shapes = [
+                    getattr(atom.aval, "shape", ())
+                    for atoms in (equation.invars, equation.outvars)
+                    for atom in atoms[:1]
+                ]
+                if len(shapes) == 2:
+                    total += _products(str(equation.primitive.name), equation.params, *shapes)
+    return total * (params["length"] if name == "scan" else 1)
