@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.listing import Equation
+from ..graph.listing import Equation, Listing
 from ..program.laplacian import Metric
 from ..rules.control_flow import diagonal_pairs
 from .planning import Prepared
@@ -27,7 +27,8 @@ IN_LOOPS = 0.5
 def hessian_takes_less(prepared: Prepared, order: Any, metric: Metric) -> bool:
     """Whether the contraction of a number's Hessian is sooner evaluated than columns are pushed.
 
-    Where the order is left to us, and columns of all inputs are full behind the loops.
+    Where the order is left to us, and columns of all inputs are full behind the loops. (Of more
+    inputs than a loop has, fewer columns may pass it, see `LaplacianPrograms`.)
 
     Args:
         prepared: the function.
@@ -36,14 +37,15 @@ def hessian_takes_less(prepared: Prepared, order: Any, metric: Metric) -> bool:
     """
     if not (isinstance(order, str) and order.lower() == "auto" and metric.spans_all):
         return False
-    traced = prepared.traced
-    result = traced.closed.jaxpr.outvars[0].aval
-    if traced.n_out != 1 or result.size != 1 or not np.issubdtype(result.dtype, np.floating):
+    traced, listing = prepared.traced, prepared.listing
+    results = [variable.aval for variable in traced.closed.jaxpr.outvars[: traced.n_out]]
+    if [result.size for result in results] != [1]:
         return False
+    columns = sum(math.prod(aval.shape) for aval in traced.in_types)
     loops = [item.equation for item in prepared.second.opaque]
-    if not loops or not all(map(_is_full, loops)):
+    real = np.issubdtype(results[0].dtype, np.floating)
+    if not (real and loops and all(_is_full(loop, listing, columns) for loop in loops)):
         return False
-    listing = prepared.listing
     total = 0
     for equation in listing.equations:
         first = listing.type_of(equation.inputs[0]).shape if equation.inputs else ()
@@ -53,9 +55,12 @@ def hessian_takes_less(prepared: Prepared, order: Any, metric: Metric) -> bool:
     return inside > 0 and inside >= IN_LOOPS * total
 
 
-def _is_full(equation: Equation) -> bool:
-    """Whether a loop has both modes and is diagonal along no dimension."""
+def _is_full(equation: Equation, listing: Listing, columns: int) -> bool:
+    """Whether a loop has both modes, is diagonal along no dimension, and has inputs for columns."""
     if equation.name != "scan" or "while" in equation.inside:
+        return False
+    moving = [a for a, moves in zip(equation.inputs, equation.active, strict=True) if moves]
+    if sum(math.prod(listing.type_of(atom).shape) for atom in moving) < columns:
         return False
     pairs = diagonal_pairs(equation)
     return pairs is None or not any(pairs.values())

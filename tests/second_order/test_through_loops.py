@@ -78,6 +78,22 @@ def test_where_hessians_take_less(fun: Any, sooner: bool, taken: list[bool]) -> 
     assert taken == [sooner]
 
 
+def test_narrow_loops_pass_few_columns(taken: list[bool]) -> None:
+    weights = np.random.default_rng(2).standard_normal((4, 9)) / 3
+
+    def fun(x: Any) -> Any:
+        return network(jnp.tanh(weights @ x))
+
+    x = np.linspace(-0.5, 0.7, 9)
+    np.testing.assert_allclose(laplacian_ve(fun)(x), jnp.trace(jax.hessian(fun)(x)), rtol=1e-9)
+    assert taken == [False]
+
+
+def test_nothing_is_asked_of_no_result(taken: list[bool]) -> None:
+    assert laplacian_ve(lambda x: ())(X) == ()
+    assert taken == [False]
+
+
 def test_orders_that_are_asked_for_are_followed(taken: list[bool]) -> None:
     expected = jnp.trace(jax.hessian(network)(X))
     plan = make_plan(network, X, kind="laplacian")
