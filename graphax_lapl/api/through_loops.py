@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.listing import Equation, Listing
+from ..graph.listing import Equation, Listing, scan_counts
 from ..program.laplacian import Metric
 from ..rules.control_flow import diagonal_pairs
 from .planning import Prepared
@@ -22,6 +22,8 @@ __all__ = ["hessian_takes_less"]
 
 #: Share of a function's products of matrices that loops multiply, at least.
 IN_LOOPS = 0.5
+#: Most numbers of a sample that all steps store for all columns.
+STORED = 1 << 20
 
 
 def hessian_takes_less(prepared: Prepared, order: Any, metric: Metric) -> bool:
@@ -46,6 +48,8 @@ def hessian_takes_less(prepared: Prepared, order: Any, metric: Metric) -> bool:
     real = np.issubdtype(results[0].dtype, np.floating)
     if not (real and loops and all(_is_full(loop, listing, columns) for loop in loops)):
         return False
+    if columns * sum(map(_carried, loops)) > STORED:
+        return False
     total = 0
     for equation in listing.equations:
         first = listing.type_of(equation.inputs[0]).shape if equation.inputs else ()
@@ -64,6 +68,14 @@ def _is_full(equation: Equation, listing: Listing, columns: int) -> bool:
         return False
     pairs = diagonal_pairs(equation)
     return pairs is None or not any(pairs.values())
+
+
+def _carried(loop: Equation) -> int:
+    """How many numbers all steps of a loop carry."""
+    counts = scan_counts(loop.params)
+    carries = counts[1] if counts else 0
+    types = [variable.aval for variable in loop.params["jaxpr"].jaxpr.outvars[:carries]]
+    return int(loop.params["length"]) * sum(math.prod(type_.shape) for type_ in types)
 
 
 def _products(

@@ -89,6 +89,16 @@ def test_narrow_loops_pass_few_columns(taken: list[bool]) -> None:
     assert taken == [False]
 
 
+def test_steps_that_store_too_much_are_not_stored(
+    taken: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(through_loops, "STORED", 12 * 4 * 4 - 1)
+    laplacian_ve(network)(X)
+    monkeypatch.setattr(through_loops, "STORED", 12 * 4 * 4)
+    laplacian_ve(network)(X)
+    assert taken == [False, True]
+
+
 def test_nothing_is_asked_of_no_result(taken: list[bool]) -> None:
     assert laplacian_ve(lambda x: ())(X) == ()
     assert taken == [False]
