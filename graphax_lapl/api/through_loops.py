@@ -8,19 +8,19 @@ for each layer and column. Through the gradient, whose values are in memory, it 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..graph.listing import Equation, Listing, scan_counts
+from ..program.counts import primitive_counts
 from ..program.laplacian import Metric
 from ..rules.control_flow import diagonal_pairs
 from .planning import Prepared
 
 __all__ = ["hessian_takes_less"]
 
-#: Share of a function's products of matrices that loops multiply, at least.
+#: Share of a function's multiplications that are in loops, at least.
 IN_LOOPS = 0.5
 #: Most numbers of a sample that all steps store for all columns.
 STORED = 1 << 20
@@ -50,13 +50,9 @@ def hessian_takes_less(prepared: Prepared, order: Any, metric: Metric) -> bool:
         return False
     if columns * sum(map(_carried, loops)) > STORED:
         return False
-    total = 0
-    for equation in listing.equations:
-        first = listing.type_of(equation.inputs[0]).shape if equation.inputs else ()
-        out = listing.variables[equation.outputs[0]].shape if equation.outputs else ()
-        total += _products(equation.name, equation.params, first, out)
-    inside = sum(_products(loop.name, loop.params, (), ()) for loop in loops)
-    return inside > 0 and inside >= IN_LOOPS * total
+    total = sum(_multiplications(equation, listing) for equation in listing.equations)
+    inside = sum(_multiplications(loop, listing) for loop in loops)
+    return any("dot_general" in loop.inside for loop in loops) and inside >= IN_LOOPS * total
 
 
 def _is_full(equation: Equation, listing: Listing, columns: int) -> bool:
@@ -78,29 +74,8 @@ def _carried(loop: Equation) -> int:
     return int(loop.params["length"]) * sum(math.prod(type_.shape) for type_ in types)
 
 
-def _products(
-    name: str, params: Mapping[str, Any], first: Sequence[int], out: Sequence[int]
-) -> int:
-    """Multiplications of the products of matrices in an equation, of all steps of a loop.
-
-    Args:
-        name: of the primitive.
-        params: its parameters.
-        first: shape of the first operand.
-        out: shape of the first result.
-    """
-    if name == "dot_general":
-        (contracted, _), _ = params["dimension_numbers"]
-        return math.prod(out) * math.prod(first[d] for d in contracted)
-    total = 0
-    for value in params.values():
-        for body in value if isinstance(value, tuple | list) else (value,):
-            for equation in getattr(getattr(body, "jaxpr", body), "eqns", ()):
-                shapes = [
-                    getattr(atom.aval, "shape", ())
-                    for atoms in (equation.invars, equation.outvars)
-                    for atom in atoms[:1]
-                ]
-                if len(shapes) == 2:
-                    total += _products(str(equation.primitive.name), equation.params, *shapes)
-    return total * (params["length"] if name == "scan" else 1)
+def _multiplications(equation: Equation, listing: Listing) -> int:
+    """Those of an equation, of all steps of a loop."""
+    shapes = [listing.type_of(atom).shape for atom in equation.inputs]
+    outputs = [listing.variables[variable].shape for variable in equation.outputs]
+    return primitive_counts(equation.name, equation.params, shapes, outputs)[0]

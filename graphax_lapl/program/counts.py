@@ -28,6 +28,7 @@ __all__ = [
     "count_function",
     "count_program",
     "local_jaxpr",
+    "primitive_counts",
     "traced_work",
     "work_per_sample",
 ]
@@ -282,12 +283,10 @@ def _emitted(program: Program) -> tuple[int, int]:
 def _equation_counts(instruction: PrimalInstruction, program: Program) -> tuple[int, int]:
     shapes = [program.slots[s].shape for s in instruction.inputs]
     outputs = [program.slots[s].shape for s in instruction.outputs]
-    return _primitive_counts(
-        instruction.equation.name, instruction.equation.params, shapes, outputs
-    )
+    return primitive_counts(instruction.equation.name, instruction.equation.params, shapes, outputs)
 
 
-def _primitive_counts(
+def primitive_counts(
     name: str,
     params: Mapping[str, Any],
     shapes: list[tuple[int, ...]],
@@ -331,7 +330,7 @@ def _jaxpr_counts(jaxpr: Any) -> tuple[int, int]:
     jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
     muls = adds = 0
     for equation in jaxpr.eqns:
-        more = _primitive_counts(
+        more = primitive_counts(
             equation.primitive.name,
             equation.params,
             [tuple(getattr(v.aval, "shape", ())) for v in equation.invars],
