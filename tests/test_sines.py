@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from benchmarks.problems.robot_arm import robot_arm
 from graphax_lapl import jacve, laplacian_ve, make_plan
 from graphax_lapl.emit.sines import (
     by_polynomials_within_sums,
@@ -126,3 +127,24 @@ def test_where_only_sums_read_them_they_are_left_to_the_sums(function, evaluatio
     assert bool(GUARD.search(step)) == guarded  # though none has a tangent
     text = jax.jit(jax.grad(loss)).lower(weights, xs).compile().as_text()
     assert len(re.findall(r"\b(?:sine|cosine)\(", text)) == evaluations
+
+
+def arm(x):
+    """Where six joints lead; the last two angles are made of sines of the others."""
+    first = jnp.stack(robot_arm(*x, 0.1 * x[0], 0.2 * x[1])[:3])
+    return jnp.stack(robot_arm(*x, first[0], first[1] * first[2]))
+
+
+@pytest.mark.parametrize("order", ["forward", "reverse"])
+@pytest.mark.parametrize("special", [0.5, 1e9, np.inf])
+def test_numbers_that_wait_for_no_other_sine_are_one_evaluation(order, special):
+    x = np.random.default_rng(0).uniform(-1, 1, (SINES_SIZE, 4))
+    x[7, 1] = special
+    found = jax.jit(jax.vmap(jacve(arm, order=order))).lower(x).compile()
+    # Those that are given first, and then what is made of their sines.
+    assert found.as_text().count(" conditional(") == 2
+    expected = jax.vmap(jax.jacfwd(arm))(x)
+    np.testing.assert_allclose(found(x), expected, rtol=1e-12, atol=1e-12)
+    few = jax.jit(jax.vmap(jax.vmap(jacve(arm, order=order))))
+    halves = x.reshape(2, -1, 4)
+    np.testing.assert_allclose(few(halves).reshape(-1, 6, 4), expected, 1e-12, 1e-12)

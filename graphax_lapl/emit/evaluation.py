@@ -32,7 +32,8 @@ class Evaluation(NamedTuple):
         operations: by their places, in order.
         memory: places of what is written to memory.
         apart: places of the sines and cosines that are evaluated together.
-        sine_and_cosine: evaluates them.
+        together: for each of their arguments all those that are evaluated with it (`in_turns`).
+        sines_and_cosines: evaluates those of several arguments.
         stages: in which all is evaluated, if in any.
         samples: evaluated at once.
         keeps_axes: whether numbers keep an axis.
@@ -42,7 +43,8 @@ class Evaluation(NamedTuple):
     operations: Mapping[int, Operation]
     memory: Collection[int]
     apart: Collection[int]
-    sine_and_cosine: Callable[[Any], Pair]
+    together: Mapping[int, Sequence[int]]
+    sines_and_cosines: Callable[[Sequence[Any]], Iterable[Pair]]
     stages: Staged | None
     samples: int
     keeps_axes: bool
@@ -68,7 +70,7 @@ class Evaluation(NamedTuple):
     def _compute(self, places: Iterable[int], values: dict[int, Any]) -> None:
         """Evaluates operations, and adds what they result in to the values."""
         in_memory = _held_batch if self.samples > 1 else linear_barrier
-        pairs: dict[Any, Pair] = {}
+        pairs: dict[int, Pair] = {}
         for place in places:
             operation = self.operations[place]
             operands = [read(operand, values) for operand in operation.operands]
@@ -77,7 +79,9 @@ class Evaluation(NamedTuple):
             if place in self.apart:
                 argument = operation.operands[0].place
                 if argument not in pairs:
-                    pairs[argument] = self.sine_and_cosine(operands[0])
+                    group = self.together[argument]
+                    found = self.sines_and_cosines([values[own] for own in group])
+                    pairs.update(zip(group, found, strict=True))
                 values[place] = pairs[argument][SINES.index(operation.name)]
                 continue
             value = operation.call(*operands)

@@ -41,8 +41,10 @@ __all__ = [
     "is_padded",
     "is_selected",
     "packed",
+    "piled",
     "rows_of",
     "stacked",
+    "unpiled",
 ]
 
 #: Most operands of a concatenation that is fused.
@@ -170,6 +172,26 @@ def by_digits(places: tuple[int, ...], total: int, values: Sequence[Array], rows
     assert whole is not None
     row = lax.reshape(whole, (*lead, count))
     return row if count == total else lax.slice_in_dim(row, 0, total, axis=len(lead))
+
+
+def piled(arrays: Sequence[Array]) -> Array:
+    """Arrays of one shape on top of each other, with an axis in front for each digit of a place.
+
+    It is one kernel however many they are. Places that digits leave over hold the first array.
+    """
+    digits = _digits(len(arrays))
+    level = [lax.expand_dims(array, range(len(digits))) for array in arrays]
+    level += level[:1] * (math.prod(digits) - len(arrays))
+    for axis, digit in reversed([*enumerate(digits)]):
+        level = [lax.concatenate(level[k : k + digit], axis) for k in range(0, len(level), digit)]
+    return level[0]
+
+
+def unpiled(pile: Array, count: int) -> list[Array]:
+    """The arrays that are `piled`, in slices that kernels read where they are."""
+    digits = _digits(count)
+    places = zip(*np.unravel_index(range(count), digits), strict=True)
+    return [pile[place] for place in places]
 
 
 def in_rows(numbers: Numbers) -> Any:

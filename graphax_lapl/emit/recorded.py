@@ -20,6 +20,7 @@ __all__ = [
     "branches_of",
     "computed_of",
     "evaluations_of",
+    "in_turns",
     "kept_and_repeated",
     "kept_places",
     "read",
@@ -88,6 +89,34 @@ def read(operand: Any, values: Mapping[int, Any]) -> Any:
 def computed_of(values: Iterable[Any]) -> list[Number]:
     """The numbers among some values that will be computed."""
     return [value for value in values if isinstance(value, Number)]
+
+
+def in_turns(
+    operations: Sequence[Operation], apart: Collection[int]
+) -> tuple[list[Operation], dict[int, tuple[int, ...]]]:
+    """Operations in turns: sines of one turn wait for none of each other.
+
+    Args:
+        operations: all that are needed, in order.
+        apart: places of sines and cosines that are evaluated together.
+
+    Returns:
+        The operations in an order in which all arguments of a turn come before it, and for the
+        place of each argument those of its turn.
+    """
+    turns: dict[int, int] = {}
+    arguments: dict[Any, dict[int, None]] = {}
+    for operation in operations:
+        places = [number.place for number in computed_of(operation.operands)]
+        turn = max((turns.get(place, 0) for place in places), default=0)
+        if operation.place in apart:
+            turn += 1
+            arguments.setdefault((turn, operation.operands[0].dtype), {})[places[0]] = None
+        turns[operation.place] = turn
+    together = {place: tuple(group) for group in arguments.values() for place in group}
+    if len(together) == len(arguments):
+        return [*operations], together
+    return sorted(operations, key=lambda operation: turns[operation.place]), together
 
 
 def kept_and_repeated(

@@ -11,7 +11,7 @@ infinite one, the library is called.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -24,6 +24,7 @@ from jax.custom_derivatives import SymbolicZero
 from ..program.sines import SINES_SIZE
 from .holding import known_size
 from .innermost import samples_first
+from .packing import piled, unpiled
 
 __all__ = [
     "Pair",
@@ -33,6 +34,7 @@ __all__ = [
     "sine_and_cosine",
     "sine_and_cosine_from",
     "sine_and_cosine_inside",
+    "sines_and_cosines_from",
     "where_polynomials_fit",
 ]
 
@@ -146,6 +148,30 @@ def sine_and_cosine_from(least: int) -> Callable[[Array], Pair]:
 
     result: Callable[[Array], Pair] = both
     return result
+
+
+@functools.lru_cache(maxsize=256)
+def sines_and_cosines_from(least: int) -> Callable[[Sequence[Array]], list[Pair]]:
+    """The same for several numbers of one dtype, which a batch evaluates as one array.
+
+    Each array is a condition and kernels in front of it and behind it.
+    """
+    both = sine_and_cosine_from(least)
+
+    @custom_vmap
+    def all_of(numbers: list[Array]) -> list[Pair]:
+        return [both(x) for x in numbers]
+
+    @all_of.def_vmap
+    def _(size: int, batched: list[Any], numbers: list[Array]) -> tuple[list[Pair], Any]:
+        del size
+        (own,) = batched
+        if len(numbers) == 1 or not all(own):
+            return [both(x) for x in numbers], [(moves, moves) for moves in own]
+        sines, cosines = (unpiled(pile, len(numbers)) for pile in both(piled(numbers)))
+        return [*zip(sines, cosines, strict=True)], [(True, True)] * len(numbers)
+
+    return lambda numbers: list(all_of(list(numbers)))
 
 
 def by_library(x: Array) -> Pair:

@@ -24,12 +24,13 @@ from .recorded import (
     branches_of,
     computed_of,
     evaluations_of,
+    in_turns,
     kept_and_repeated,
     kept_places,
     stored_places,
 )
 from .settled import SUMS, key_of, power, settled
-from .sines import Pair, sine_and_cosine_from
+from .sines import Pair, sines_and_cosines_from
 from .stages import FEW_KERNELS, Staged, staged
 from .unvectorised import held_for_vectors
 
@@ -307,7 +308,7 @@ class Tape:
             all_samples: the same program is evaluated for, one chunk after the other.
             rows: what branches of kernels write (see `branches_of`).
             sines: evaluates a sine and its cosine where they are read; without it they are in
-                memory where they are many.
+                memory where they are many, those that wait for none of each other together.
         """
         needed, wanted, joined = self.needed(results)
         found = {operation.place for operation in needed if operation.is_sine}
@@ -322,12 +323,15 @@ class Tape:
         keeps_axes = stages is not None or (
             samples < BATCH and kept_and_repeated(needed, wanted)[1] <= MOST_WRITTEN
         )
+        needed, together = in_turns(needed, apart)
+        pairs = sines_and_cosines_from(min(samples, SINES_SIZE))
         evaluation = Evaluation(
             self._given,
             {operation.place: operation for operation in needed},
             memory,
             apart,
-            sines or sine_and_cosine_from(min(samples, SINES_SIZE)),
+            together,
+            functools.partial(map, sines) if sines else pairs,
             stages,
             samples,
             keeps_axes,
