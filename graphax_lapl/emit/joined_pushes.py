@@ -19,7 +19,7 @@ from ..program.instructions import (
     Program,
 )
 
-__all__ = ["joined_pushes"]
+__all__ = ["is_plain", "joined_pushes"]
 
 #: Equations that are worth evaluating once for all their maps.
 LOOPS = frozenset({"scan", "while", "cond"})
@@ -47,20 +47,22 @@ def joined_pushes(program: Program) -> dict[int, tuple[int, ...]]:
             continue
         place, maker = made[instruction.inputs[0]]
         reference = maker.reference
-        if not _is_plain(maker) or (operation.by_rows and id(reference.equation) in valued):
+        kept = id(reference.equation) in valued and reference.equation.name != "scan"
+        if not is_plain(maker) or (operation.by_rows and kept):
             continue
-        key = (id(reference.equation), maker.inputs, maker.present)
+        diagonal = operation.map_shape[: operation.opaque.batch]
+        key = (id(reference.equation), maker.inputs, maker.present, diagonal)
         group = groups.setdefault(key, {})
         late = bool(group) and place > min(group.values())
         twice = (reference.out, reference.into) in group
-        if late or twice or operation.opaque.batch or not operation.opaque.forward:
+        if late or twice or not operation.opaque.forward:
             unfit.add(key)
         group[reference.out, reference.into] = k
     fit = (group for key, group in groups.items() if key not in unfit and len(group) > 1)
     return {min(g.values()): tuple(sorted(g.values())) for g in fit if _by_columns(g, program)}
 
 
-def _is_plain(maker: OpaqueInstruction) -> bool:
+def is_plain(maker: OpaqueInstruction) -> bool:
     """Whether a map is one between real arrays, of a kind that is worth sharing."""
     reference = maker.reference
     is_complex = any(jnp.issubdtype(type_.dtype, jnp.complexfloating) for type_ in maker.types)
@@ -93,8 +95,7 @@ def _sizes(operations: Iterable[MaterializeOpaque], side: int) -> list[int]:
     """Sizes of outputs (0) or inputs (1)."""
     found = []
     for operation in operations:
+        core = operation.map_shape[operation.opaque.batch :]
         split = operation.opaque.outputs
-        found.append(
-            math.prod(operation.map_shape[split:] if side else operation.map_shape[:split])
-        )
+        found.append(math.prod(core[split:] if side else core[:split]))
     return found

@@ -25,6 +25,8 @@ from ..program.instructions import (
     Program,
 )
 from ..rules.opaque import needs_all_tangents
+from .holding import BARRIERS_STAND
+from .innermost import samples_of
 from .joined_pulls import JOINED, may_join
 from .opaque import differentiable, is_reversed
 from .small_loops import is_small_loop
@@ -32,6 +34,9 @@ from .summed_pulls import SummedPulls
 from .varying import varying_like
 
 __all__ = ["Kept", "kept_pulls", "value_and_pull"]
+
+#: Rows of all samples whose numbers are carried sooner than what is kept, before JAX 0.12.
+MANY = 2048
 
 
 @dataclass(frozen=True)
@@ -53,16 +58,18 @@ class Kept:
 
 def kept_pulls(
     program: Program,
+    inputs: Sequence[Any],
     joined: Mapping[int, tuple[int, ...]],
     summed: Sequence[SummedPulls] = (),
 ) -> dict[int, Kept]:
     """Equations whose maps only pull rows back, by the place where they are evaluated.
 
-    A loop is kept for one pull. Several rows go back through one over small arrays faster in the
-    form that it takes under `jax.vmap`, which has no place for what is kept.
+    A loop is kept for one pull. One over small arrays has a form for batches that has no place for
+    what is kept. Before JAX 0.12 several rows of many samples go back faster in that form.
 
     Args:
         program: the program.
+        inputs: of the program.
         joined: pulls that are one, see `joined_pulls`.
         summed: those that are one from several outputs, see `summed_pulls`.
     """
@@ -88,7 +95,10 @@ def kept_pulls(
             continue
         readers = [place for maker in found for place in uses.get(maker.outputs[0], [])]
         rows = [_rows(program.instructions[place]) for place in readers]
-        if not rows or 0 in rows or (max(rows) > 1 and is_small_loop(equation)):
+        if not rows or 0 in rows:
+            continue
+        sooner = not BARRIERS_STAND and max(rows) > 1 and is_small_loop(equation)
+        if sooner and max(rows) * (samples_of(inputs) or 1) >= MANY:
             continue
         outs = tuple(dict.fromkeys(maker.reference.out for maker in found))
         pulls = len({together.get(place, place) for place in readers})

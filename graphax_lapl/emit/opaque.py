@@ -35,6 +35,7 @@ __all__ = [
     "is_reversed",
     "pull_sums",
     "pull_together",
+    "values_and_written",
     "written_together",
 ]
 
@@ -67,15 +68,15 @@ class LinearMap:
 
     def _along(
         self, values: Sequence[Array], places: Sequence[int], outs: Sequence[int]
-    ) -> Callable[..., list[Array]]:
-        """Some outputs as a function of what stands at some places."""
+    ) -> Callable[..., tuple[list[Array], list[Array]]]:
+        """Some outputs as a function of what stands at some places, and beside them all."""
 
-        def along(*moving: Array) -> list[Array]:
+        def along(*moving: Array) -> tuple[list[Array], list[Array]]:
             moved = list(values)
             for position, value in zip(places, moving, strict=True):
                 moved[position] = value
-            results = self.reference.equation.evaluate(*moved)
-            return [results[out] for out in outs]
+            results = list(self.reference.equation.evaluate(*moved))
+            return [results[out] for out in outs], results
 
         return along
 
@@ -86,7 +87,7 @@ class LinearMap:
 
     def _alone(self, values: Sequence[Array]) -> Callable[..., Array]:
         along = self._along(values, self.moving, [self.reference.out])
-        return lambda *moving: along(*moving)[0]
+        return lambda *moving: along(*moving)[0][0]
 
     def _for_all(self, fun: Callable[..., Any], seeds: Array) -> Any:
         """`fun` of each seed and the values of the equation's inputs."""
@@ -224,7 +225,7 @@ def pull_sums(maps: Sequence[Sequence[LinearMap]], cotangents: Sequence[Array]) 
 
     def pulled(row: Array, *values: Array) -> list[Array]:
         along = first._along(values, places, [own[0].reference.out for own in maps])
-        outs, pull = jax.vjp(along, *(values[k] for k in places))
+        outs, pull, _ = jax.vjp(along, *(values[k] for k in places), has_aux=True)
         rows = [
             varying_like(part.astype(out.dtype), [out])
             for part, out in zip(apart(row), outs, strict=True)
@@ -293,37 +294,78 @@ def written_together(
 
 def _by_columns(operations: Sequence[MaterializeOpaque], maps: Sequence[LinearMap]) -> list[Array]:
     """All maps as arrays, by one evaluation of the equation along the columns of all inputs."""
+    return values_and_written(operations, maps)[1]
+
+
+def values_and_written(
+    operations: Sequence[MaterializeOpaque], maps: Sequence[LinearMap]
+) -> tuple[list[Array], list[Array]]:
+    """What an equation computes, and maps of it as arrays, by one evaluation along all columns.
+
+    Args:
+        operations: how each would be written out by itself; nothing is diagonal.
+        maps: between real arrays.
+    """
     first = maps[0]
     intos = list(dict.fromkeys(linear.reference.into for linear in maps))
     outs = list(dict.fromkeys(linear.reference.out for linear in maps))
     places = list(dict.fromkeys([*intos, *(k for linear in maps for k in linear.moving)]))
     shapes = [first.values[k].shape for k in intos]
     ends = [0, *itertools.accumulate(map(math.prod, shapes))]
+    counts, seeds = _all_columns(operations, maps)
 
-    def pushed(column: Array, *values: Array) -> list[Array]:
+    def pushed(column: Array, *values: Array) -> tuple[list[Array], list[Array]]:
         points = [values[k] for k in places]
         flat = (lax.slice(column, (low,), (high,)) for low, high in itertools.pairwise(ends))
         moved = (lax.reshape(part, shape) for part, shape in zip(flat, shapes, strict=True))
         tangents = [part.astype(x.dtype) for part, x in zip(moved, points, strict=False)]
         tangents += [jnp.zeros_like(x) for x in points[len(intos) :]]
         tangents = [varying_like(t, [x]) for t, x in zip(tangents, points, strict=True)]
-        return list(jax.jvp(first._along(values, places, outs), points, tangents)[1])
+        along = first._along(values, places, outs)
+        _, moved, results = jax.jvp(along, points, tangents, has_aux=True)
+        return moved, results
 
-    identity = assemble(_identity((ends[-1],)), (), first.point.dtype)
     with first._in_mode("forward"):
         if not any(operation.by_rows for operation in operations):
-            columns = first._for_all(pushed, identity)
+            columns, results = first._for_all(pushed, seeds)
         else:
-            columns = jax.vmap(lambda column: pushed(column, *first.values))(identity)
+            columns, results = jax.vmap(lambda column: pushed(column, *first.values))(seeds)
     arrays = []
     for operation, linear in zip(operations, maps, strict=True):
         place = intos.index(linear.reference.into)
         image = columns[outs.index(linear.reference.out)]
-        own = lax.slice_in_dim(image, ends[place], ends[place + 1])
+        own = lax.slice_in_dim(image, counts[place], counts[place + 1])
+        own = _permute(own, _packed(linear.reference.batch_out, own.ndim - 1))
         if not operation.columns_first:  # also what would be written by rows on its own
             own = lax.transpose(own, [*range(1, own.ndim), 0])
         arrays.append(lax.reshape(own, operation.shape))
-    return arrays
+    # Values are the same along all columns.
+    return [lax.index_in_dim(result, 0, keepdims=False) for result in results], arrays
+
+
+def _all_columns(
+    operations: Sequence[MaterializeOpaque], maps: Sequence[LinearMap]
+) -> tuple[list[int], Array]:
+    """Columns of the identities of all inputs, and where those of each input begin.
+
+    A column holds what all inputs are moved by, one after the other; along dimensions that the maps
+    are diagonal about it is the same everywhere.
+    """
+    first = {linear.reference.into: k for k, linear in reversed([*enumerate(maps)])}
+    own = [k for _, k in sorted(first.items(), key=lambda item: item[1])]
+    parts = [_parts(operations[k]) for k in own]
+    counts = [0, *itertools.accumulate(math.prod(core) for _, _, core in parts)]
+    identity = assemble(_identity((counts[-1],)), (), maps[0].point.dtype)
+    if not parts[0][0]:
+        return counts, identity
+    seeds = []
+    for k, low, high, (batch, _, core) in zip(own, counts, counts[1:], parts, strict=False):
+        part = lax.reshape(lax.slice_in_dim(identity, low, high, axis=1), (counts[-1], *core))
+        places = [0, *range(1 + len(batch), 1 + len(batch) + len(core))]
+        wide = lax.broadcast_in_dim(part, (counts[-1], *batch, *core), places)
+        wide = _permute(wide, _layout(maps[k].reference.batch_in, wide.ndim - 1))
+        seeds.append(lax.reshape(wide, (counts[-1], math.prod((*batch, *core)))))
+    return counts, lax.concatenate(seeds, 1)
 
 
 def _by_parts(apply: Callable[[Array], Array], seeds: Array, dtype: Any) -> Array:

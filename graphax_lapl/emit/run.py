@@ -41,6 +41,7 @@ from .opaque import (
     LinearMap,
     apply_sums,
     apply_together,
+    values_and_written,
     written_together,
 )
 from .products import as_exact, matrix_product, sum_with_weights, vector_first
@@ -52,6 +53,7 @@ from .sorting import selected_places, selecting, values_and_places
 from .stacked import is_stacked
 from .stored import block_storage, cast_to, stored_arrays
 from .summed_pulls import SummedPulls, summed_pulls
+from .valued_pushes import valued_pushes
 
 __all__ = ["dense_block", "has_cotangent_rules", "run_program"]
 
@@ -96,7 +98,9 @@ def run_program(program: Program, inputs: Sequence[Any], holding: Holding = _NOT
         pushes = {k: g for k, g in joined_pushes(program).items() if done.isdisjoint(g)}
         apart = done.union(*pushes.values())
         joined = {k: group for k, group in joined_pulls(program).items() if apart.isdisjoint(group)}
-        kept = kept_pulls(program, joined, summed)
+        kept = kept_pulls(program, inputs, joined, summed)
+        valued = valued_pushes(program, inputs, pushes)
+        valued = {k: group for k, group in valued.items() if done.isdisjoint(group)}
         ways: dict[int, tuple[Any, int, int]] = {}
         select = selecting(program)
         places: dict[int, Sequence[Array | None]] = {}
@@ -118,13 +122,16 @@ def run_program(program: Program, inputs: Sequence[Any], holding: Holding = _NOT
                 early.update(
                     _together([program.instructions[n] for n in joined[k]], joined[k], slots)
                 )
-            if k in pushes:
+            if k in pushes and k not in early:
                 early.update(_written(program, pushes[k], slots))
             if k in sums:
                 early.update(_summed(sums[k], program, slots))
             values = [slots[slot] for slot in instruction.inputs]
             if k in done:
                 results = early.pop(k) if k in early else _zeros(instruction, program)
+            elif k in valued:
+                results, written = _valued(program, valued[k], values)
+                early.update(written)
             elif k in kept:
                 results, pull = value_and_pull(kept[k], values)
                 if pull is not None:
@@ -184,6 +191,18 @@ def _written(
     maps = [slots[instruction.inputs[0]] for instruction in instructions]
     found = written_together([instruction.operation for instruction in instructions], maps)
     return {k: [array] for k, array in zip(places, found, strict=True)}
+
+
+def _valued(
+    program: Program, places: Sequence[int], values: list[Any]
+) -> tuple[Sequence[Any], dict[int, Sequence[Any]]]:
+    """What an equation computes, and its maps, by the places of what writes these out."""
+    instructions: list[Any] = [program.instructions[k] for k in places]
+    made = {i.outputs[0]: i for i in program.instructions if isinstance(i, OpaqueInstruction)}
+    makers = [made[instruction.inputs[0]] for instruction in instructions]
+    maps = [LinearMap(maker.reference, values, maker.types) for maker in makers]
+    results, found = values_and_written([i.operation for i in instructions], maps)
+    return results, {k: [array] for k, array in zip(places, found, strict=True)}
 
 
 def _summed(pull: SummedPulls, program: Program, slots: Sequence[Any]) -> dict[int, Sequence[Any]]:
