@@ -44,6 +44,9 @@ KERNELS = 2
 #: ... and most operations that XLA writes into kernels, repeated for every reader: compiling as
 #: many takes a second.
 MAX_REPEATED = 6144
+#: The same for each equation of the arrays' program, which takes XLA as long as four of them, and
+#: operations that it compiles in no time.
+REPEATED_EACH, LITTLE = 9, 1024
 #: Of all results: most dear numbers where entries select theirs.
 DEAR_SHARE = 0.5
 #: Operations that entries of a row share, for every entry, from which on branches write rows: what
@@ -98,7 +101,13 @@ class RecordedProgram(NamedTuple):
             kernels = self.tape.kernels_apart(self.results) + len(self.results)
             if kernels > FEW_KERNELS or self._is_mostly_zero(jaxpr, 1):
                 return False
-        return self.suits_few_samples(jaxpr, 1)
+        return self.suits_few_samples(jaxpr, 1) and self._compiles_in_time(jaxpr)
+
+    def _compiles_in_time(self, jaxpr: Any) -> bool:
+        """Whether compiling takes no more than twice as long, or less than half of the kernels."""
+        kernels, repeated = self.tape.kernels(self.results)
+        most = max(LITTLE, REPEATED_EACH * _equations(jaxpr))
+        return repeated <= most or KERNELS * kernels < _kernels(jaxpr)
 
     def suits_few_samples(self, jaxpr: Any, samples: int) -> bool:
         """Whether a few samples wait for fewer kernels than those of a program on arrays."""
@@ -220,6 +229,12 @@ class RecordedProgram(NamedTuple):
     def _is_outside(self, samples: int, sines: bool) -> bool:
         """Whether selections are worth it for more entries, as they are outside of the cache."""
         return samples * self.entries > CACHED or (sines and self.entries <= UNROLLED)
+
+
+def _equations(jaxpr: Any) -> int:
+    """How many equations a program has, with those of what it calls."""
+    calls = (e.params[CALLS[e.primitive.name]] for e in jaxpr.eqns if e.primitive.name in CALLS)
+    return len(jaxpr.eqns) + sum(_equations(call.jaxpr) for call in calls)
 
 
 def _kernels(jaxpr: Any) -> int:
