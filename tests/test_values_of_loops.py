@@ -67,6 +67,24 @@ def both(x):
     return WEIGHTS @ (place * speed)
 
 
+def inside(x):
+    """The inputs are layers of what a loop begins with and of what its steps read."""
+    wide, scales = jnp.tanh(WEIGHTS[: 2 * N] @ x), WEIGHTS[N : 3 * N] @ jnp.sin(x)
+
+    def step(carry, k):
+        carry = jnp.sin(carry * scales + jnp.roll(carry, 1) * k)
+        return carry, carry[:N].sum()
+
+    last, along = lax.scan(step, wide, jnp.linspace(0, 1, 12))
+    return jnp.concatenate([jnp.exp(along), last * last, last[:N]])
+
+
+def one_after_another(x):
+    first, _ = lax.scan(mixed, jnp.cos(WEIGHTS[:N] @ x), jnp.linspace(0, 1, 12))
+    last, _ = lax.scan(mixed, first * first, jnp.linspace(0, 1, 12))
+    return WEIGHTS @ (last * last)
+
+
 def counted(x):
     """A loop whose number of steps is known while it runs, and which counts them."""
     steps, last = lax.while_loop(
@@ -83,6 +101,8 @@ FUNCTIONS = {
     "rows of both": (arm_of(2), 2),
     "more rows of both": (arm_of(2 * N), 2),
     "columns of both": (both, 1),
+    "columns that are there before": (inside, 1),
+    "columns through two loops": (one_after_another, 2),
     "unknown number of steps": (counted, 1),
 }
 
@@ -122,7 +142,7 @@ def test_derivatives_of_jacobians(name):
 
 def test_second_order():
     x = draw(N)
-    for fun in (swing, both, arm_of(3), mixture(3)):
+    for fun in (swing, both, arm_of(3), mixture(3), inside):
 
         def total(x, fun=fun):
             return jnp.sum(fun(x) ** 2)
@@ -136,7 +156,7 @@ def test_second_order():
 
 def test_values_come_with_the_jacobian():
     x = draw(N)
-    for fun in (mixture(2 * N), swing, both, arm_of(2)):
+    for fun in (mixture(2 * N), swing, both, arm_of(2), inside, one_after_another):
         jacobian, value = jacve(lambda x, fun=fun: (fun(x), fun(x)), has_aux=True)(x)
         np.testing.assert_allclose(jacobian, jax.jacfwd(fun)(x), rtol=1e-10, atol=1e-12)
         np.testing.assert_allclose(value, fun(x), rtol=1e-12)

@@ -51,6 +51,7 @@ from ..program.regions import regions
 from ..program.repetition import numbers_of_layers, repeated_by_samples, rows_of_samples
 from ..program.running_sums import added_in_turn
 from ..program.scaled_rows import scaled_rows
+from ..program.seeds_first import seeds_first
 from ..program.selections import with_selections
 from ..program.signs import signs_inside
 from ..program.sines import sines
@@ -95,7 +96,7 @@ class Emission:
             sparse: whether the arrays that blocks keep are wanted, instead of dense ones.
             few: what dense results are evaluated by instead, and for less than how many samples.
         """
-        program = self.placed(powers_of_reciprocals(program))
+        program = self.placed(powers_of_reciprocals(seeds_first(program)))
         if self.again:
             program = with_selections(program if sparse else oriented(program))
             return self.evaluation(program, sparse) if sparse else self.of_second_order(program)

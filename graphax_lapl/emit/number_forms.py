@@ -104,7 +104,7 @@ class RecordedProgram(NamedTuple):
         return self.suits_few_samples(jaxpr, 1) and self._compiles_in_time(jaxpr)
 
     def _compiles_in_time(self, jaxpr: Any) -> bool:
-        """Whether compiling takes no more than twice as long, or less than half of the kernels."""
+        """Whether compiling takes no more than twice as long, or half of the kernels go away."""
         kernels, repeated = self.tape.kernels(self.results)
         most = max(LITTLE, REPEATED_EACH * _equations(jaxpr))
         return repeated <= most or KERNELS * kernels < _kernels(jaxpr)

@@ -20,23 +20,25 @@ from ..errors import no_rule_refused
 from ..rules.opaque import needs_all_tangents, runs_rules
 from ..rules.site import OpaqueMap
 from .assembly import assemble
-from .few_samples import for_few_samples
-from .numbers import BATCH
 from .small_loops import for_batches, is_small_loop
 from .sorting import pulled_by_places, pushed_by_places, written_by_places
 from .varying import varying_like
 
 __all__ = [
     "LinearMap",
+    "OpaqueOperation",
     "apply_opaque",
     "apply_sums",
     "apply_together",
     "differentiable",
+    "identity_of",
     "is_reversed",
+    "laid_out_axes",
+    "packed_axes",
+    "parts_of",
+    "permuted",
     "pull_sums",
     "pull_together",
-    "values_and_written",
-    "written_together",
 ]
 
 OpaqueOperation = ApplyOpaque | MaterializeOpaque
@@ -66,7 +68,7 @@ class LinearMap:
         if not reference.slot and needs_all_tangents(reference.equation, reference.into):
             self.moving += [k for k in differentiable(self.values) if k != reference.into]
 
-    def _along(
+    def at_places(
         self, values: Sequence[Array], places: Sequence[int], outs: Sequence[int]
     ) -> Callable[..., tuple[list[Array], list[Array]]]:
         """Some outputs as a function of what stands at some places, and beside them all."""
@@ -86,10 +88,10 @@ class LinearMap:
         return self._alone(self.values)
 
     def _alone(self, values: Sequence[Array]) -> Callable[..., Array]:
-        along = self._along(values, self.moving, [self.reference.out])
+        along = self.at_places(values, self.moving, [self.reference.out])
         return lambda *moving: along(*moving)[0][0]
 
-    def _for_all(self, fun: Callable[..., Any], seeds: Array) -> Any:
+    def for_all(self, fun: Callable[..., Any], seeds: Array) -> Any:
         """`fun` of each seed and the values of the equation's inputs."""
         if is_small_loop(self.reference.equation):
             return for_batches(fun)(seeds, *self.values)
@@ -136,10 +138,12 @@ class LinearMap:
     def _push(self, tangents: Array) -> Array:
         """The map of the equation, both halves of it."""
         reference = self.reference
-        unpack = _layout(reference.batch_in, self.point.ndim)
-        moved = _permute(tangents, unpack).astype(self.point.dtype)
+        unpack = laid_out_axes(reference.batch_in, self.point.ndim)
+        moved = permuted(tangents, unpack).astype(self.point.dtype)
         moved = varying_like(moved, [self.point])
-        packed = _packed(reference.batch_out, len(reference.batch_out) + reference.opaque.outputs)
+        packed = packed_axes(
+            reference.batch_out, len(reference.batch_out) + reference.opaque.outputs
+        )
 
         def pushed(tangent: Array, *values: Array) -> Array:
             along = self._alone(values)
@@ -150,10 +154,11 @@ class LinearMap:
             # The value is dropped inside: of a kernel that computes both it is batched too.
             return jax.jvp(along, points, [tangent, *still])[1]
 
-        with self._in_mode("forward"):
-            return _permute(self._for_all(pushed, moved), packed)
+        with self.in_mode("forward"):
+            return permuted(self.for_all(pushed, moved), packed)
 
-    def _in_mode(self, mode: str) -> AbstractContextManager[None]:
+    def in_mode(self, mode: str) -> AbstractContextManager[None]:
+        """What names the equation where it has no derivative in a mode."""
         equation = self.reference.equation
         what = f"'{equation.name}' has no derivative in {mode} mode"
         own = runs_rules(equation.name, equation.params)
@@ -208,7 +213,7 @@ def pull_sums(maps: Sequence[Sequence[LinearMap]], cotangents: Sequence[Array]) 
     """
     first = maps[0][0]
     seeds = [
-        _permute(array, _layout(own[0].reference.batch_out, array.ndim - 1))
+        permuted(array, laid_out_axes(own[0].reference.batch_out, array.ndim - 1))
         for own, array in zip(maps, cotangents, strict=True)
     ]
     shapes = [seed.shape[1:] for seed in seeds]
@@ -224,7 +229,7 @@ def pull_sums(maps: Sequence[Sequence[LinearMap]], cotangents: Sequence[Array]) 
         return [lax.reshape(part, shape) for part, shape in zip(flat, shapes, strict=True)]
 
     def pulled(row: Array, *values: Array) -> list[Array]:
-        along = first._along(values, places, [own[0].reference.out for own in maps])
+        along = first.at_places(values, places, [own[0].reference.out for own in maps])
         outs, pull, _ = jax.vjp(along, *(values[k] for k in places), has_aux=True)
         rows = [
             varying_like(part.astype(out.dtype), [out])
@@ -241,131 +246,15 @@ def pull_sums(maps: Sequence[Sequence[LinearMap]], cotangents: Sequence[Array]) 
     if len(seeds) > 1:
         flat = [lax.reshape(seed, (seed.shape[0], math.prod(seed.shape[1:]))) for seed in seeds]
         together = lax.concatenate(flat, 1)
-    with first._in_mode("reverse"):
+    with first.in_mode("reverse"):
         if first.kept is None:
-            pulled_all = first._for_all(pulled, together)
+            pulled_all = first.for_all(pulled, together)
         else:
             pulled_all = jax.vmap(pulled_on)(together)
     return [
-        _permute(into, _packed(linear.reference.batch_in, into.ndim - 1))
+        permuted(into, packed_axes(linear.reference.batch_in, into.ndim - 1))
         for linear, into in zip(maps[0], pulled_all, strict=True)
     ]
-
-
-def written_together(
-    operations: Sequence[MaterializeOpaque], maps: Sequence[LinearMap]
-) -> list[Array]:
-    """Maps between inputs and outputs of one equation as arrays, by columns of all inputs.
-
-    Where many samples share a loop over small arrays, rows of one output after the other are pulled
-    back all the same where they are fewer: columns of both inputs, as single numbers, take longer.
-
-    Args:
-        operations: how each would be written out by itself; nothing is diagonal.
-        maps: between real arrays.
-    """
-    references = [linear.reference for linear in maps]
-
-    def at(values: Sequence[Any]) -> list[LinearMap]:
-        return [LinearMap(reference, values, values) for reference in references]
-
-    def together(values: Sequence[Any]) -> list[Array]:
-        return _by_columns(operations, at(values))
-
-    def apart(values: Sequence[Any]) -> list[Array]:
-        found: dict[int, Array] = {}
-        own = at(values)
-        for out in dict.fromkeys(reference.out for reference in references):
-            rows = [k for k, o in enumerate(operations) if references[k].out == out and o.by_rows]
-            if rows:
-                arrays = apply_together([operations[k] for k in rows], [own[k] for k in rows])
-                found.update(zip(rows, arrays, strict=True))
-        return [
-            found[k] if k in found else apply_opaque(operation, own[k])
-            for k, operation in enumerate(operations)
-        ]
-
-    by_columns = not any(operation.by_rows for operation in operations)
-    if by_columns or not is_small_loop(references[0].equation):
-        return together(maps[0].values)
-    arrays: list[Array] = for_few_samples(together, apart, BATCH)(maps[0].values)
-    return arrays
-
-
-def _by_columns(operations: Sequence[MaterializeOpaque], maps: Sequence[LinearMap]) -> list[Array]:
-    """All maps as arrays, by one evaluation of the equation along the columns of all inputs."""
-    return values_and_written(operations, maps)[1]
-
-
-def values_and_written(
-    operations: Sequence[MaterializeOpaque], maps: Sequence[LinearMap]
-) -> tuple[list[Array], list[Array]]:
-    """What an equation computes, and maps of it as arrays, by one evaluation along all columns.
-
-    Args:
-        operations: how each would be written out by itself; nothing is diagonal.
-        maps: between real arrays.
-    """
-    first = maps[0]
-    intos = list(dict.fromkeys(linear.reference.into for linear in maps))
-    outs = list(dict.fromkeys(linear.reference.out for linear in maps))
-    places = list(dict.fromkeys([*intos, *(k for linear in maps for k in linear.moving)]))
-    shapes = [first.values[k].shape for k in intos]
-    ends = [0, *itertools.accumulate(map(math.prod, shapes))]
-    counts, seeds = _all_columns(operations, maps)
-
-    def pushed(column: Array, *values: Array) -> tuple[list[Array], list[Array]]:
-        points = [values[k] for k in places]
-        flat = (lax.slice(column, (low,), (high,)) for low, high in itertools.pairwise(ends))
-        moved = (lax.reshape(part, shape) for part, shape in zip(flat, shapes, strict=True))
-        tangents = [part.astype(x.dtype) for part, x in zip(moved, points, strict=False)]
-        tangents += [jnp.zeros_like(x) for x in points[len(intos) :]]
-        tangents = [varying_like(t, [x]) for t, x in zip(tangents, points, strict=True)]
-        along = first._along(values, places, outs)
-        _, moved, results = jax.jvp(along, points, tangents, has_aux=True)
-        return moved, results
-
-    with first._in_mode("forward"):
-        if not any(operation.by_rows for operation in operations):
-            columns, results = first._for_all(pushed, seeds)
-        else:
-            columns, results = jax.vmap(lambda column: pushed(column, *first.values))(seeds)
-    arrays = []
-    for operation, linear in zip(operations, maps, strict=True):
-        place = intos.index(linear.reference.into)
-        image = columns[outs.index(linear.reference.out)]
-        own = lax.slice_in_dim(image, counts[place], counts[place + 1])
-        own = _permute(own, _packed(linear.reference.batch_out, own.ndim - 1))
-        if not operation.columns_first:  # also what would be written by rows on its own
-            own = lax.transpose(own, [*range(1, own.ndim), 0])
-        arrays.append(lax.reshape(own, operation.shape))
-    # Values are the same along all columns.
-    return [lax.index_in_dim(result, 0, keepdims=False) for result in results], arrays
-
-
-def _all_columns(
-    operations: Sequence[MaterializeOpaque], maps: Sequence[LinearMap]
-) -> tuple[list[int], Array]:
-    """Columns of the identities of all inputs, and where those of each input begin.
-
-    A column holds what all inputs are moved by, one after the other; along dimensions that the maps
-    are diagonal about it is the same everywhere.
-    """
-    first = {linear.reference.into: k for k, linear in reversed([*enumerate(maps)])}
-    own = [k for _, k in sorted(first.items(), key=lambda item: item[1])]
-    parts = [_parts(operations[k]) for k in own]
-    counts = [0, *itertools.accumulate(math.prod(core) for _, _, core in parts)]
-    identity = assemble(_identity((counts[-1],)), (), maps[0].point.dtype)
-    if not parts[0][0]:
-        return counts, identity
-    seeds = []
-    for k, low, high, (batch, _, core) in zip(own, counts, counts[1:], parts, strict=False):
-        part = lax.reshape(lax.slice_in_dim(identity, low, high, axis=1), (counts[-1], *core))
-        places = [0, *range(1 + len(batch), 1 + len(batch) + len(core))]
-        wide = lax.broadcast_in_dim(part, (counts[-1], *batch, *core), places)
-        wide = _permute(wide, _layout(maps[k].reference.batch_in, wide.ndim - 1))
-        seeds.append(lax.reshape(wide, (counts[-1], math.prod((*batch, *core)))))
-    return counts, lax.concatenate(seeds, 1)
 
 
 def _by_parts(apply: Callable[[Array], Array], seeds: Array, dtype: Any) -> Array:
@@ -382,18 +271,18 @@ def differentiable(values: Sequence[Any]) -> list[int]:
     ]
 
 
-def _packed(batch: Sequence[int], rank: int) -> list[int]:
+def packed_axes(batch: Sequence[int], rank: int) -> list[int]:
     """Dimensions in the order (batch..., core...)."""
     return [*batch, *(d for d in range(rank) if d not in batch)]
 
 
-def _layout(batch: Sequence[int], rank: int) -> list[int]:
-    """The inverse of `_packed`."""
-    packed = _packed(batch, rank)
+def laid_out_axes(batch: Sequence[int], rank: int) -> list[int]:
+    """The inverse of `packed_axes`."""
+    packed = packed_axes(batch, rank)
     return [packed.index(d) for d in range(rank)]
 
 
-def _permute(stacked: Array, order: Sequence[int]) -> Array:
+def permuted(stacked: Array, order: Sequence[int]) -> Array:
     """Permute all axes but the first."""
     if list(order) == list(range(len(order))):
         return stacked
@@ -447,20 +336,20 @@ def _seeds(operation: OpaqueOperation, linear: LinearMap, arrays: Sequence[Array
         (seeds,) = arrays
         tail = seeds.shape[len(operation.extra) :]
         return lax.reshape(seeds, (math.prod(operation.extra), *tail))
-    batch, out, into = _parts(operation)
+    batch, out, into = parts_of(operation)
     core = out if operation.by_rows else into
     count = math.prod(core)
     # As identities are written out elsewhere: XLA applies the map to both of them once.
     dtype = linear.point.dtype
     if operation.by_rows and jnp.issubdtype(dtype, jnp.complexfloating):
         dtype = jax.eval_shape(linear.along, *linear.points).dtype  # one transform, not two
-    identity = lax.reshape(assemble(_identity(core), (), dtype), (count, *core))
+    identity = lax.reshape(assemble(identity_of(core), (), dtype), (count, *core))
     places = [0, *range(1 + len(batch), 1 + len(batch) + len(core))]
     return lax.broadcast_in_dim(identity, (count, *batch, *core), places)
 
 
 @functools.cache
-def _identity(core: tuple[int, ...]) -> Structure:
+def identity_of(core: tuple[int, ...]) -> Structure:
     """The identity on arrays of a shape."""
     kept = [n for n in range(len(core)) if core[n] != 1]
     axes = tuple(label(kept.index(n)) if n in kept else constant(0) for n in range(len(core)))
@@ -472,14 +361,14 @@ def _result(operation: OpaqueOperation, moved: Array) -> Array:
     if isinstance(operation, ApplyOpaque) or operation.columns_first:
         return lax.reshape(moved, operation.shape)
     # From (count, *batch, *other core) to (*batch, *out, *in).
-    batch, rank = len(_parts(operation)[0]), moved.ndim
+    batch, rank = len(parts_of(operation)[0]), moved.ndim
     order = [*range(1, 1 + batch), 0, *range(1 + batch, rank)]
     if not operation.by_rows:
         order = [*range(1, rank), 0]
     return lax.reshape(lax.transpose(moved, order), operation.map_shape)
 
 
-def _parts(operation: MaterializeOpaque) -> tuple[tuple[int, ...], ...]:
+def parts_of(operation: MaterializeOpaque) -> tuple[tuple[int, ...], ...]:
     """Sizes of the dimensions of batch, output and input."""
     opaque, shape = operation.opaque, operation.map_shape
     split = opaque.batch + opaque.outputs

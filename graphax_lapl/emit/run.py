@@ -41,10 +41,9 @@ from .opaque import (
     LinearMap,
     apply_sums,
     apply_together,
-    values_and_written,
-    written_together,
 )
 from .products import as_exact, matrix_product, sum_with_weights, vector_first
+from .pushed_together import values_and_pushed, written_together
 from .recipes import operate
 from .regions import Body, evaluated, sum_of_products, summed
 from .rows import row_hessian
@@ -130,7 +129,7 @@ def run_program(program: Program, inputs: Sequence[Any], holding: Holding = _NOT
             if k in done:
                 results = early.pop(k) if k in early else _zeros(instruction, program)
             elif k in valued:
-                results, written = _valued(program, valued[k], values)
+                results, written = _valued(program, valued[k], values, slots)
                 early.update(written)
             elif k in kept:
                 results, pull = value_and_pull(kept[k], values)
@@ -194,14 +193,15 @@ def _written(
 
 
 def _valued(
-    program: Program, places: Sequence[int], values: list[Any]
+    program: Program, places: Sequence[int], values: list[Any], slots: Sequence[Any]
 ) -> tuple[Sequence[Any], dict[int, Sequence[Any]]]:
-    """What an equation computes, and its maps, by the places of what writes these out."""
+    """What an equation computes, and pushed columns, by the places of what pushes them."""
     instructions: list[Any] = [program.instructions[k] for k in places]
     made = {i.outputs[0]: i for i in program.instructions if isinstance(i, OpaqueInstruction)}
     makers = [made[instruction.inputs[0]] for instruction in instructions]
     maps = [LinearMap(maker.reference, values, maker.types) for maker in makers]
-    results, found = values_and_written([i.operation for i in instructions], maps)
+    columns = [slots[i.inputs[1]] if len(i.inputs) > 1 else None for i in instructions]
+    results, found = values_and_pushed([i.operation for i in instructions], maps, columns)
     return results, {k: [array] for k, array in zip(places, found, strict=True)}
 
 

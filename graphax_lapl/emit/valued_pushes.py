@@ -1,17 +1,20 @@
 """Loops whose value is needed and whose columns are pushed: evaluated once for both.
 
-`jax.jvp` of a loop computes the value beside the tangents. Columns of an identity wait for nothing,
-so they are pushed when the value is due, by a loop that carries both; without it the loop would run
-once for the value, and once more for the columns.
+`jax.jvp` of a loop computes the value beside the tangents. Columns of an identity, and those that
+are there before the loop (`program/seeds_first.py`), are pushed when the value is due, by a loop
+that carries both; without it the loop would run once for the value, and once more for the columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from ..edges.operations import MaterializeOpaque
+import numpy as np
+
+from ..edges.operations import ApplyOpaque, MaterializeOpaque
 from ..program.instructions import OpaqueInstruction, PrimalInstruction, Program
+from ..program.seeds_first import LOOPS
 from .holding import BARRIERS_STAND
 from .innermost import samples_of
 from .joined_pushes import is_plain
@@ -20,14 +23,11 @@ from .small_loops import is_small_loop
 
 __all__ = ["valued_pushes"]
 
-#: Equations that evaluate much, and all of it for columns again.
-LOOPS = frozenset({"scan", "while"})
-
 
 def valued_pushes(
     program: Program, inputs: Sequence[Any], joined: Mapping[int, tuple[int, ...]]
 ) -> dict[int, tuple[int, ...]]:
-    """Instructions that write maps of a loop by columns, by the place where it is evaluated.
+    """Instructions that push columns through a loop, by the place where it is evaluated.
 
     Before JAX 0.12 rows of a loop over small arrays, which are fewer, go back sooner for many
     samples, in the form that such a loop takes under `jax.vmap`.
@@ -38,15 +38,17 @@ def valued_pushes(
         joined: those that are written at once, by the place of the first one.
 
     Returns:
-        For each loop the places of the instructions, as `joined` has them or only one, where no
-        other ones read maps of it.
+        For each loop the places of the instructions, where no other ones read maps of it.
     """
     loops: dict[int, PrimalInstruction] = {}
     makers: dict[int, list[OpaqueInstruction]] = {}
     readers: dict[int, list[int]] = {}
+    there: dict[int, set[int]] = {}
+    made = set(program.inputs)
     for k, instruction in enumerate(program.instructions):
         if isinstance(instruction, PrimalInstruction) and instruction.equation.name in LOOPS:
-            loops[k] = instruction
+            loops[k], there[k] = instruction, set(made)
+        made.update(instruction.outputs)
         if isinstance(instruction, OpaqueInstruction):
             makers.setdefault(id(instruction.reference.equation), []).append(instruction)
             readers[instruction.outputs[0]] = []
@@ -60,8 +62,11 @@ def valued_pushes(
         if not all(is_plain(maker) and maker.inputs == loop.inputs for maker in maps):
             continue
         operations = [getattr(program.instructions[k], "operation", None) for k in places]
-        if len(places) == 1 and _is_pushed(operations[0]):
-            found[place] = places
+        if places and all(_is_pushed(program, k, there[place]) for k in places):
+            # What enters by several inputs is added: products with seeds have fewer columns then.
+            columns = {program.instructions[k].inputs[1:] for k in places} - {()}
+            if len(columns) <= 1:
+                found[place] = places
         elif places and places == joined.get(places[0]):
             sooner = not BARRIERS_STAND and is_small_loop(loop.equation)
             if not (sooner and any(map(_has_rows, operations)) and _is_batch(inputs)):
@@ -74,10 +79,17 @@ def _is_batch(inputs: Sequence[Any]) -> bool:
     return (samples_of(inputs) or 1) >= BATCH
 
 
-def _is_pushed(operation: Any) -> bool:
-    """Whether a map is written out, by columns."""
-    written = isinstance(operation, MaterializeOpaque) and operation.opaque.forward
-    return written and not operation.by_rows
+def _is_pushed(program: Program, place: int, there: Collection[int]) -> bool:
+    """Whether columns are pushed: those of an identity, or of a slot that is there."""
+    instruction = program.instructions[place]
+    operation = getattr(instruction, "operation", None)
+    if isinstance(operation, ApplyOpaque):
+        columns = instruction.inputs[1]
+        real = np.issubdtype(program.slots[columns].dtype, np.floating)
+        return not operation.reverse and columns in there and real
+    if not isinstance(operation, MaterializeOpaque):
+        return False
+    return operation.opaque.forward and not operation.by_rows
 
 
 def _has_rows(operation: Any) -> bool:
