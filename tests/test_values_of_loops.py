@@ -1,13 +1,18 @@
 """Loops whose value is read and which are differentiated: one evaluation for both."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
 
-from graphax_lapl import hessve, jacve, laplacian_ve
+from graphax_lapl import hessve, jacve, laplacian_ve, make_plan
+from graphax_lapl.edges.operations import ApplyOpaque
 from graphax_lapl.emit.holding import BARRIERS_STAND
+from graphax_lapl.program.instructions import EdgeInstruction, OpaqueInstruction, PrimalInstruction
+from graphax_lapl.program.seeds_first import seeds_first
 
 N = 6
 ORDERS = ["auto", "forward", "reverse", "markowitz"]
@@ -160,3 +165,56 @@ def test_values_come_with_the_jacobian():
         jacobian, value = jacve(lambda x, fun=fun: (fun(x), fun(x)), has_aux=True)(x)
         np.testing.assert_allclose(jacobian, jax.jacfwd(fun)(x), rtol=1e-10, atol=1e-12)
         np.testing.assert_allclose(value, fun(x), rtol=1e-12)
+
+
+def test_what_is_printed_keeps_its_order(capfd):
+    def fun(x):
+        def step(carry, k):
+            jax.debug.print("step {}", k, ordered=True)
+            return jnp.sin(WEIGHTS[:N] @ carry), None
+
+        last, _ = lax.scan(step, jnp.tanh(WEIGHTS[:N] @ x), jnp.arange(10))
+        jax.debug.print("last", ordered=True)
+        return WEIGHTS @ last**2
+
+    x = draw(N)
+    jacobian = jax.block_until_ready(jax.jit(jacve(fun, order="forward"))(x))
+    jax.effects_barrier()
+    assert capfd.readouterr().out.split("\n")[-3:-1] == ["step 9", "last"]
+    np.testing.assert_allclose(jacobian, jax.jacfwd(fun)(x), rtol=1e-10, atol=1e-12)
+
+
+def test_loops_that_would_wait_for_each_other():
+    """The columns for either of two loops depend on what the other one computes."""
+
+    def fun(x):
+        first, _ = lax.scan(mixed, x, jnp.linspace(0, 1, 12))
+        last, _ = lax.scan(mixed, -x, jnp.linspace(0, 1, 12))
+        return first * last
+
+    traced = make_plan(fun, draw(N), order="forward").program
+    loops, others = [], []
+    for instruction in traced.instructions:
+        is_loop = isinstance(instruction, PrimalInstruction) and instruction.equation.name == "scan"
+        (loops if is_loop else others).append(instruction)
+    one, two = loops
+    program = dataclasses.replace(traced, slots=[*traced.slots], instructions=[*loops, *others])
+
+    def pushed(loop, columns):
+        maker = next(
+            i
+            for i in others
+            if isinstance(i, OpaqueInstruction) and i.reference.equation is loop.equation
+        )
+        operation = ApplyOpaque(maker.reference.opaque, (N, N), (), False)
+        slot = len(program.slots)
+        program.slots.append(program.slots[columns])
+        program.instructions.append(
+            EdgeInstruction(operation, (maker.outputs[0], columns), (slot,), np.dtype(float))
+        )
+
+    pushed(one, two.outputs[0])
+    pushed(two, one.outputs[0])
+    order = seeds_first(program).instructions
+    assert len(order) == len(program.instructions)
+    assert order.index(two) < order.index(one)

@@ -6,6 +6,7 @@ it carries them beside its value, so it waits for them where they do not wait fo
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ..edges.operations import ApplyOpaque
@@ -21,6 +22,7 @@ def seeds_first(program: Program) -> Program:
     """The program in an order in which loops come after the columns that are pushed through them.
 
     Nothing else changes; where columns depend on what the loop computes, neither does its place.
+    What does more than compute, as printing, does it in the order of before.
     """
     if program.few_samples is not None:
         program = replace(program, few_samples=seeds_first(program.few_samples))
@@ -28,6 +30,8 @@ def seeds_first(program: Program) -> Program:
     if not awaited:
         return program
     made = {slot: k for k, i in enumerate(program.instructions) for slot in i.outputs}
+    effects = [k for k, i in enumerate(program.instructions) if _has_effects(i)]
+    before = dict(zip(effects[1:], effects, strict=False))
     order: list[Instruction] = []
     done: set[int] = set()
 
@@ -37,8 +41,11 @@ def seeds_first(program: Program) -> Program:
         while waiting:
             k = waiting[-1]
             instruction = program.instructions[k]
-            needed = (*instruction.inputs, *awaited.get(k, ()))
-            missing = [made[s] for s in needed if s in made and made[s] not in done]
+            slots = (*instruction.inputs, *awaited.get(k, ()))
+            needed = [made[s] for s in slots if s in made]
+            if k in before:
+                needed.append(before[k])
+            missing = [own for own in needed if own not in done]
             if k in done or not missing:
                 waiting.pop()
                 if k not in done:
@@ -68,15 +75,33 @@ def _awaited(program: Program) -> dict[int, list[int]]:
             pushed.setdefault(id(maker.reference.equation), []).append(instruction.inputs[1])
     found: dict[int, list[int]] = {}
     for equation, slots in pushed.items():
-        if equation in loops and _reached(program, loops[equation]).isdisjoint(slots):
-            found[loops[equation]] = slots
+        place = loops.get(equation)
+        if place is not None and _reached(program, place, found).isdisjoint(slots):
+            found[place] = slots
     return found
 
 
-def _reached(program: Program, place: int) -> set[int]:
-    """The slots that depend on what an instruction results in."""
-    found = set(program.instructions[place].outputs)
-    for instruction in program.instructions[place + 1 :]:
-        if not found.isdisjoint(instruction.inputs):
-            found.update(instruction.outputs)
+def _reached(program: Program, place: int, awaited: Mapping[int, Sequence[int]]) -> set[int]:
+    """The slots that depend on an instruction, or come after it for its effects.
+
+    Args:
+        program: the program.
+        place: of the instruction.
+        awaited: what others wait for, beside what they read.
+    """
+    first = program.instructions[place]
+    found = set(first.outputs)
+    effects = place if _has_effects(first) else len(program.instructions)
+    size = 0
+    while size < len(found):
+        size = len(found)
+        for k, instruction in enumerate(program.instructions):
+            after = k > effects and _has_effects(instruction)
+            if after or not found.isdisjoint((*instruction.inputs, *awaited.get(k, ()))):
+                found.update(instruction.outputs)
+                effects = min(effects, k) if _has_effects(instruction) else effects
     return found
+
+
+def _has_effects(instruction: Instruction) -> bool:
+    return isinstance(instruction, PrimalInstruction) and bool(instruction.equation.effects)
