@@ -31,6 +31,7 @@ __all__ = [
     "apply_sums",
     "apply_together",
     "differentiable",
+    "identity_along",
     "identity_of",
     "is_reversed",
     "laid_out_axes",
@@ -338,11 +339,16 @@ def _seeds(operation: OpaqueOperation, linear: LinearMap, arrays: Sequence[Array
         return lax.reshape(seeds, (math.prod(operation.extra), *tail))
     batch, out, into = parts_of(operation)
     core = out if operation.by_rows else into
-    count = math.prod(core)
     # As identities are written out elsewhere: XLA applies the map to both of them once.
     dtype = linear.point.dtype
     if operation.by_rows and jnp.issubdtype(dtype, jnp.complexfloating):
         dtype = jax.eval_shape(linear.along, *linear.points).dtype  # one transform, not two
+    return identity_along(batch, core, dtype)
+
+
+def identity_along(batch: Sequence[int], core: tuple[int, ...], dtype: Any) -> Array:
+    """The columns of the identity of `core`, the same along the dimensions of `batch`."""
+    count = math.prod(core)
     identity = lax.reshape(assemble(identity_of(core), (), dtype), (count, *core))
     places = [0, *range(1 + len(batch), 1 + len(batch) + len(core))]
     return lax.broadcast_in_dim(identity, (count, *batch, *core), places)

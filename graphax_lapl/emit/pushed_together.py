@@ -23,6 +23,7 @@ from .opaque import (
     OpaqueOperation,
     apply_opaque,
     apply_together,
+    identity_along,
     identity_of,
     laid_out_axes,
     packed_axes,
@@ -44,7 +45,7 @@ def written_together(
     back all the same where they are fewer: columns of both inputs, as single numbers, take longer.
 
     Args:
-        operations: how each would be written out by itself; nothing is diagonal.
+        operations: how each would be written out by itself.
         maps: between real arrays.
     """
     references = [linear.reference for linear in maps]
@@ -188,10 +189,6 @@ def _columns(operation: OpaqueOperation, linear: LinearMap, array: Array | None)
         wide = lax.reshape(array, (math.prod(operation.extra), *tail))
     else:
         batch, _, core = parts_of(operation)
-        count = math.prod(core)
-        identity = assemble(identity_of((count,)), (), linear.point.dtype)
-        places = [0, *range(1 + len(batch), 1 + len(batch) + len(core))]
-        identity = lax.reshape(identity, (count, *core))
-        wide = lax.broadcast_in_dim(identity, (count, *batch, *core), places)
+        wide = identity_along(batch, core, linear.point.dtype)
     wide = permuted(wide, laid_out_axes(linear.reference.batch_in, wide.ndim - 1))
     return lax.reshape(wide, (len(wide), math.prod(wide.shape[1:])))

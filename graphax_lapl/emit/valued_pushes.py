@@ -7,7 +7,7 @@ that carries both; without it the loop would run once for the value, and once mo
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,12 +43,11 @@ def valued_pushes(
     loops: dict[int, PrimalInstruction] = {}
     makers: dict[int, list[OpaqueInstruction]] = {}
     readers: dict[int, list[int]] = {}
-    there: dict[int, set[int]] = {}
-    made = set(program.inputs)
+    made: dict[int, int] = {}
     for k, instruction in enumerate(program.instructions):
         if isinstance(instruction, PrimalInstruction) and instruction.equation.name in LOOPS:
-            loops[k], there[k] = instruction, set(made)
-        made.update(instruction.outputs)
+            loops[k] = instruction
+        made.update(dict.fromkeys(instruction.outputs, k))
         if isinstance(instruction, OpaqueInstruction):
             makers.setdefault(id(instruction.reference.equation), []).append(instruction)
             readers[instruction.outputs[0]] = []
@@ -61,15 +60,15 @@ def valued_pushes(
         places = tuple(sorted(k for maker in maps for k in readers[maker.outputs[0]]))
         if not all(is_plain(maker) and maker.inputs == loop.inputs for maker in maps):
             continue
-        operations = [getattr(program.instructions[k], "operation", None) for k in places]
-        if places and all(_is_pushed(program, k, there[place]) for k in places):
+        if places and all(_is_pushed(program, k, made, place) for k in places):
             # What enters by several inputs is added: products with seeds have fewer columns then.
             columns = {program.instructions[k].inputs[1:] for k in places} - {()}
             if len(columns) <= 1:
                 found[place] = places
         elif places and places == joined.get(places[0]):
-            sooner = not BARRIERS_STAND and is_small_loop(loop.equation)
-            if not (sooner and any(map(_has_rows, operations)) and _is_batch(inputs)):
+            rows = any(_has_rows(program.instructions[k]) for k in places)
+            sooner = not BARRIERS_STAND and rows and is_small_loop(loop.equation)
+            if not (sooner and _is_batch(inputs)):
                 found[place] = places
     return found
 
@@ -79,19 +78,20 @@ def _is_batch(inputs: Sequence[Any]) -> bool:
     return (samples_of(inputs) or 1) >= BATCH
 
 
-def _is_pushed(program: Program, place: int, there: Collection[int]) -> bool:
-    """Whether columns are pushed: those of an identity, or of a slot that is there."""
+def _is_pushed(program: Program, place: int, made: Mapping[int, int], loop: int) -> bool:
+    """Whether columns are pushed: those of an identity, or of a slot made before the loop."""
     instruction = program.instructions[place]
     operation = getattr(instruction, "operation", None)
     if isinstance(operation, ApplyOpaque):
         columns = instruction.inputs[1]
         real = np.issubdtype(program.slots[columns].dtype, np.floating)
-        return not operation.reverse and columns in there and real
+        return not operation.reverse and made.get(columns, -1) < loop and real
     if not isinstance(operation, MaterializeOpaque):
         return False
     return operation.opaque.forward and not operation.by_rows
 
 
-def _has_rows(operation: Any) -> bool:
+def _has_rows(instruction: Any) -> bool:
     """Whether a map that is diagonal along no dimension would be written by rows on its own."""
+    operation = instruction.operation
     return bool(operation.by_rows and not operation.opaque.batch)
