@@ -1,4 +1,4 @@
-"""Loops over arrays whose maps have as many rows as columns: which of them are evaluated."""
+"""Loops: whether rows are pulled back through them, or columns are pushed."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ import pytest
 from jax import lax
 
 from graphax_lapl import jacve
-from graphax_lapl.rules.control_flow import MOVES_IN_MEMORY
+from graphax_lapl.rules.rows_of_loops import MOVES_IN_MEMORY
 
 WEIGHTS = np.random.default_rng(0).standard_normal((12, 12)) / 4
 
@@ -68,6 +68,71 @@ def test_as_many_rows_as_columns(step, steps, rows):
     program = jax.make_jaxpr(jacve(fun))(x)
     assert reversed_loops(program.jaxpr) == rows
     np.testing.assert_allclose(jacve(fun)(x), jax.jacfwd(fun)(x), rtol=1e-10, atol=1e-12)
+
+
+def rotated(c: Any, k: Any) -> Any:
+    """Plain arithmetic."""
+    return c + 0.05 * k * c * jnp.roll(c, 1)
+
+
+def squared(step: Any) -> Any:
+    return lambda x: jnp.sum(loop(step, 12)(x) ** 2)
+
+
+def by_rates(p: Any) -> Any:
+    """Every step reads single rates: what goes back to them is summed in every step."""
+
+    def step(c, _):
+        return c + 0.05 * (p[0] * jnp.roll(c, 1) - p[1] * c * c + p[2])
+
+    return jnp.sum(loop(step, 12)(jnp.ones(3)) ** 2)
+
+
+def by_one_array(p: Any) -> Any:
+    """Every step multiplies by all rates, entry by entry."""
+
+    def step(c, _):
+        return c + 0.05 * (p * jnp.roll(c, 1) - c * c)
+
+    return jnp.sum(loop(step, 12)(jnp.ones(4)) ** 2)
+
+
+def of_numbers(p: Any) -> Any:
+    """Two numbers are carried; both are read behind the loop, and add up in the gradient."""
+    rate, damping, place, speed = p
+
+    def step(c, _):
+        return c[0] + 0.1 * c[1], jnp.tanh(c[1] - 0.1 * (rate * c[0] + damping * c[1]))
+
+    place, speed = loop(step, 12)((place, speed))
+    return place * speed + jnp.sin(place)
+
+
+@pytest.mark.every_case
+@pytest.mark.parametrize(
+    ("fun", "size", "rows"),
+    [
+        (squared(rotated), 3, False),
+        (squared(moved), 2, False),
+        (squared(moved), 3, True),
+        (squared(rotated), 5, True),
+        (squared(lambda c, k: jnp.tanh(WEIGHTS[:6, :6] @ c + k)), 6, True),
+        (lambda x: WEIGHTS[:4, :6] @ loop(moved, 12)(x), 6, False),
+        (lambda x: WEIGHTS[:3, :8] @ loop(moved, 12)(x), 8, True),
+        (by_rates, 3, False),
+        (by_one_array, 4, True),
+        (of_numbers, 4, False),
+    ],
+)
+def test_few_rows_and_columns_of_small_loops(fun, size, rows):
+    x = jnp.linspace(0.2, 0.9, size)
+    assert bool(reversed_loops(jax.make_jaxpr(jacve(fun))(x).jaxpr)) == rows
+    expected = jax.jacfwd(fun)(x)
+    np.testing.assert_allclose(jacve(fun)(x), expected, rtol=1e-10, atol=1e-12)
+    samples = x + jnp.linspace(0, 0.3, 5)[:, None]
+    np.testing.assert_allclose(
+        jax.vmap(jacve(fun))(samples), jax.vmap(jax.jacfwd(fun))(samples), rtol=1e-10, atol=1e-12
+    )
 
 
 def test_rows_of_samples():

@@ -12,15 +12,17 @@ import numpy as np
 
 from ..coloring import Coloring, Pattern, bicoloring, color_columns, color_rows, star_coloring
 from ..edges.layout import coordinate_layout, structural_nonzeros
-from ..edges.terms import LOOP_PULL, Structure
+from ..edges.terms import Structure
 from ..emit.compressed import CompressedBlock, CompressedProgram, positions_structure
 from ..errors import InvalidArgumentError, InvalidOrderError, InvalidTypeError
 from ..graph.calls import COTANGENT_CALLS
 from ..graph.computational_graph import ComputationalGraph
+from ..graph.listing import Listing
 from ..graph.tracing import Traced
 from ..program.counts import OpCounts
 from ..program.instructions import Block, Program
 from ..rules.registry import follows_users_rules
+from ..rules.rows_of_loops import columns_for_a_row
 from .compression import Compressed
 from .plan import Plan
 
@@ -238,7 +240,7 @@ def compressed_plan(plan: Plan, traced: Traced, wanted: Compressed) -> Compresse
             "pattern has no entries, which leaves nothing that could be NaN where it is wrong. "
             "Pass check=False if the Jacobian is known to vanish."
         )
-    coloring = _coloring(pattern, wanted.mode, traced)
+    coloring = _coloring(pattern, wanted.mode, traced, plan.graph.listing)
     program = CompressedProgram(
         traced.plain.jaxpr,
         tuple(traced.differentiated),
@@ -277,7 +279,7 @@ def _blocks(
     return result
 
 
-def _coloring(pattern: Pattern, mode: str, traced: Traced) -> Coloring:
+def _coloring(pattern: Pattern, mode: str, traced: Traced, listing: Listing) -> Coloring:
     if mode == "forward":
         return color_columns(pattern)
     if mode == "reverse":
@@ -292,7 +294,8 @@ def _coloring(pattern: Pattern, mode: str, traced: Traced) -> Coloring:
         return color_columns(pattern)
     if "forward" not in _modes(traced):
         return color_rows(pattern)
-    return bicoloring(pattern, LOOP_PULL if has_loops(traced) else ROW_WEIGHT)
+    weight = columns_for_a_row(listing.equations) if has_loops(traced) else ROW_WEIGHT
+    return bicoloring(pattern, weight)
 
 
 def has_loops(traced: Traced) -> bool:

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from ..emit.numbers import BATCH
 from ..emit.small_programs import is_long, is_small_program
 from ..graph.computational_graph import ComputationalGraph
-from ..graph.listing import Equation
+from ..graph.listing import TRANSCENDENTAL, Equation
 from ..graph.tracing import Traced
 from ..program.counts import TracedWork
-from ..program.recomputation import TRANSCENDENTAL, all_primitives
+from ..program.recomputation import all_primitives
 from ..program.timings import expression_of
 from ..rules.elementwise import INFINITE_SLOPES, has_finite_slopes
 from .compressed import CompressedPlan, compressed_plan, has_branches, has_loops, suits

@@ -348,7 +348,7 @@ class MaterializeOpaque:
         into = math.prod(self.map_shape[split:])
         if not self.opaque.forward:
             return True
-        if self.opaque.columns is not None:
+        if self.opaque.rows_for_columns is not None:
             return self.opaque.reverse and not self.opaque.pushes_sooner_than(out)
         return self.opaque.reverse and (out < into or (out == into and self.opaque.rows_at_par))
 

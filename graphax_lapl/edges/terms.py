@@ -51,10 +51,6 @@ Number = int | float | complex
 #: So many terms that differ in their coefficients alone are kept.
 MAX_FAMILY = 1 << 10
 
-#: Columns that are pushed through a loop over few numbers while a row is pulled back: for a row
-#: every step is written to memory and read again.
-LOOP_PULL = 8
-
 
 def product_of(first: Number, second: Number) -> Number:
     """The product, leaving exact ones alone so that an infinite coefficient stays itself."""
@@ -74,8 +70,8 @@ class Opaque:
         reverse: whether it can be applied to cotangents.
         work: multiplications per output element of one application, where known.
         rows_at_par: whether rows are pulled where they are as many as columns.
-        columns: of a loop that carries few numbers, the columns of all inputs, which are pushed
-            through it at once; None elsewhere.
+        rows_for_columns: of a loop that carries few numbers, rows that take as long as the columns
+            of all inputs, which are pushed through it at once; None elsewhere.
         real: of a map between real and complex arrays that has one of both modes only, whether the
             other one gives the real part of a product.
     """
@@ -86,12 +82,12 @@ class Opaque:
     reverse: bool = True
     work: int | None = None
     rows_at_par: bool = False
-    columns: int | None = None
+    rows_for_columns: int | None = None
     real: bool = False
 
     def pushes_sooner_than(self, rows: int) -> bool:
         """Whether all columns take less than so many rows, which store every step of a loop."""
-        return self.forward and self.columns is not None and self.columns <= LOOP_PULL * rows
+        return self.forward and self.rows_for_columns is not None and self.rows_for_columns <= rows
 
 
 @immutable

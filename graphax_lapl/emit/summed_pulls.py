@@ -169,6 +169,8 @@ def _pulls(program: Program, excluded: Collection[int]) -> Iterator[_Pull]:
         if isinstance(operation, ApplyOpaque):
             if operation.reverse:
                 found = place, operation, instruction.inputs[1], 1
+        elif operation.opaque.pushes_sooner_than(1):
+            continue  # the columns of all inputs take less
         elif instruction.outputs[0] in readers:
             found = _weighted(program, readers[instruction.outputs[0]], instruction)
         if found is None or not np.issubdtype(program.slots[found[2]].dtype, np.floating):

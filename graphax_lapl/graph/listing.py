@@ -21,6 +21,7 @@ from ..edges.values import immutable, lazy, record
 from .calls import COTANGENT_CALLS
 
 __all__ = [
+    "TRANSCENDENTAL",
     "Atom",
     "Constant",
     "Equation",
@@ -30,6 +31,15 @@ __all__ = [
     "nested_primitives",
     "scan_counts",
 ]
+
+#: Elementwise primitives that take about as long as ten memory accesses or more.
+TRANSCENDENTAL = frozenset(
+    """
+    acos acosh asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt cos cosh digamma erf
+    erf_inv erfc exp exp2 expm1 igamma igammac lgamma log log1p logistic polygamma pow
+    regularized_incomplete_beta sin sinh tan tanh zeta
+    """.split()  # noqa: SIM905
+)
 
 
 @immutable

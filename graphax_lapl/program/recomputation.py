@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from ..edges.operations import Einsum
+from ..graph.listing import TRANSCENDENTAL
 from .counts import Types, local_jaxpr
 from .instructions import (
     EdgeInstruction,
@@ -18,16 +19,7 @@ from .instructions import (
     RowHessianInstruction,
 )
 
-__all__ = ["TRANSCENDENTAL", "all_primitives", "compared_with_results", "shared_work"]
-
-#: Elementwise primitives that take about as long as ten memory accesses or more.
-TRANSCENDENTAL = frozenset(
-    """
-    acos acosh asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt cos cosh digamma erf
-    erf_inv erfc exp exp2 expm1 igamma igammac lgamma log log1p logistic polygamma pow
-    regularized_incomplete_beta sin sinh tan tanh zeta
-    """.split()  # noqa: SIM905
-)
+__all__ = ["all_primitives", "compared_with_results", "shared_work"]
 
 #: Primitives whose results are in memory before they are read.
 IN_MEMORY = frozenset(

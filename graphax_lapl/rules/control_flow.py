@@ -18,37 +18,23 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from functools import lru_cache
-from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from ..edges.masks import Limit, pattern_mask
 from ..edges.unify import Unsolvable
 from ..errors import NO_MODE_ERRORS, GraphaxLaplError
-from ..graph.listing import Equation, nested_primitives, scan_counts
+from ..graph.listing import Equation, scan_counts
 from .bodies import Aligned, Body, body_of, jaxprs_of
 from .cotangents import linear_backward
 from .entry_patterns import entry_patterns, through_body
 from .opaque import AS_A_WHOLE, modes
 from .registry import defrule
+from .rows_of_loops import STORED, rows_for_all_columns, stored_by_rows
 from .site import Piece, Site, not_before
 
 __all__ = ["diagonal_pairs", "scan_counts"]
-
-#: Numbers that the columns of all inputs carry through a loop, up to which they are pushed sooner
-#: than rows are pulled back.
-MAX_TANGENTS = 128
-
-#: Where rows are pulled at par: most numbers that all steps store, for each one that columns carry.
-STORED = 4
-#: Most equations that put entries side by side in a step, without matrices: rows that pass several
-#: of them are evaluated again for each entry that reads them.
-CONCATENATIONS = 4
-#: Whether XLA's CPU compiler writes moved columns (rolled, sliced, concatenated) to memory in every
-#: step of a loop; before JAX 0.12 it fused them.
-MOVES_IN_MEMORY = jax.__version_info__ >= (0, 12)
 
 #: For each input and output that it reaches: pairs of dimensions along which a map is diagonal.
 Pairs = dict[tuple[int, int], tuple[tuple[int, int], ...]]
@@ -155,65 +141,15 @@ def _loop(site: Site, i: int, k: int) -> list[Piece]:
     moving = [j for j, active in enumerate(site.equation.active) if active]
     reached = [j for j in moving if found is None or (j, k) in found]
     several = len(reached) > 1  # rows go to all of them by one evaluation
-    stored = _stored_by_rows(site.equation)
+    stored = stored_by_rows(site.equation)
     rows_at_par = several or stored <= STORED * math.prod(site.shape(i))
     diagonal = found is not None and any(found[j, k] for j in reached)
-    columns = None if diagonal else _few_columns(site, reached, k)
+    worth = None if diagonal else rows_for_all_columns(site, reached, k)
     pattern = entry_patterns(site.equation, site.integers).get((i, k))
     limits: list[Limit] = []
     if pattern is None and all(d != 0 for d, _ in pairs):
         limits = [not_before(*pair) for pair in _ordered_steps(site, i, k)]
-    return _linear(site, i, k, pairs, pattern, limits, forward, reverse, rows_at_par, columns)
-
-
-@lru_cache(maxsize=512)
-def _stored_by_rows(equation: Equation) -> float:
-    """What all steps of a loop store for rows, for each number that it carries.
-
-    Infinite where rows take longer than as many columns. Over arrays they take less: what moves
-    entries is added in place by rows, and slopes are read, not evaluated for every column.
-    """
-    counts = scan_counts(equation.params) if equation.name == "scan" else None
-    if counts is None:
-        return math.inf
-    if "dot_general" not in equation.inside:
-        moves = list(nested_primitives(equation.params)).count("concatenate")
-        if not MOVES_IN_MEMORY or moves > CONCATENATIONS:
-            return math.inf
-    constants, carries = counts
-    jaxpr = equation.params["jaxpr"].jaxpr
-    moving = set(jaxpr.invars[constants : constants + carries])
-    moving |= {v for v, moves in zip(jaxpr.invars, equation.active, strict=True) if moves}
-    largest = 0
-    for step in jaxpr.eqns:
-        if not moving.isdisjoint(atom for atom in step.invars if not hasattr(atom, "val")):
-            moving.update(step.outvars)
-            largest = max(largest, *map(_size, step.outvars), 0)
-    carried = sum(map(_size, jaxpr.outvars[:carries]))
-    return equation.params["length"] * largest / carried if carried else math.inf
-
-
-def _size(variable: Any) -> int:
-    """How many real or complex numbers a variable of a jaxpr holds."""
-    aval = variable.aval
-    inexact = hasattr(aval, "dtype") and jnp.issubdtype(aval.dtype, jnp.inexact)
-    return math.prod(aval.shape) if inexact else 0
-
-
-def _few_columns(site: Site, intos: Sequence[int], k: int) -> int | None:
-    """Columns of these inputs of a loop, where it carries few numbers for all of them.
-
-    Not where every step reads or returns something of its own: that is in memory in any case.
-    """
-    counts = scan_counts(site.params) if site.name == "scan" else None
-    if counts is None or k >= counts[1] or any(i >= sum(counts) for i in intos):
-        return None
-    types = [variable.aval for variable in site.params["jaxpr"].jaxpr.outvars[: counts[1]]]
-    if any(jnp.issubdtype(type_.dtype, jnp.complexfloating) for type_ in types):
-        return None
-    columns = sum(math.prod(site.shape(i)) for i in intos)
-    carried = sum(map(_size, site.params["jaxpr"].jaxpr.outvars[: counts[1]]))
-    return columns if columns * carried <= MAX_TANGENTS else None
+    return _linear(site, i, k, pairs, pattern, limits, forward, reverse, rows_at_par, worth)
 
 
 def _within(
@@ -318,7 +254,7 @@ def _linear(
     forward: bool = True,
     reverse: bool = True,
     rows_at_par: bool = False,
-    columns: int | None = None,
+    rows_for_columns: int | None = None,
 ) -> list[Piece]:
     """One map, diagonal along pairs of dimensions (of input, of output), within a pattern."""
     if pattern is not None:
@@ -333,7 +269,7 @@ def _linear(
         reverse=reverse,
         limits=limits,
         rows_at_par=rows_at_par,
-        columns=None if pairs else columns,
+        rows_for_columns=None if pairs else rows_for_columns,
     )
 
 

@@ -254,7 +254,7 @@ class Site:
         slot: str = "",
         limits: Sequence[Limit] = (),
         rows_at_par: bool = False,
-        columns: int | None = None,
+        rows_for_columns: int | None = None,
     ) -> list[Piece]:
         """The partial as an opaque linear map, diagonal along the given pairs of dimensions.
 
@@ -263,8 +263,8 @@ class Site:
 
         With `slot`, the map is the equation itself with the tangent as input `i`: the others as
         they are ("each": linear in every input), or zero ("joint": linear in all of them together).
-        With `rows_at_par`, rows are pulled where they are as many as columns; so many `columns` of
-        all inputs are cheap to push.
+        With `rows_at_par`, rows are pulled where they are as many as columns; all columns,
+        pushed at once, take as long as so many `rows_for_columns`.
         """
         complex_in, complex_out = self.inputs[i].is_complex, self.outputs[k].is_complex
         halves: tuple[bool | None, ...] = (None,)
@@ -291,7 +291,14 @@ class Site:
         ]
         limits = _limits_of_labels(limits, names, sizes)
         opaque = Opaque(
-            len(batch_in), len(core_out), forward, reverse, work, rows_at_par, columns, real
+            len(batch_in),
+            len(core_out),
+            forward,
+            reverse,
+            work,
+            rows_at_par,
+            rows_for_columns,
+            real,
         )
         arguments = self._references
         if slot:
