@@ -282,12 +282,19 @@ def test_loops_with_dear_functions_are_pushed_through_once(monkeypatch: pytest.M
     assert [p.order.few_limit for p in plans] == [few_samples.ANY, few_samples.MOST]
 
 
-def test_a_row_through_a_loop_counts_as_eight_columns() -> None:
+def test_columns_in_the_time_of_a_row_through_a_loop() -> None:
+    """Eight where steps compute with single numbers that move, two of arrays."""
+
     def total(x: jax.Array) -> jax.Array:
         return jnp.sum(jax.lax.fori_loop(0, 10, lambda _, y: jnp.sin(y) + x, x))
 
-    for size, columns in ((4, 4), (9, 0)):
-        plan = make_plan(total, np.ones(size), order="compressed")
+    def by_numbers(x: jax.Array) -> jax.Array:
+        step = lambda _, y: jnp.stack([x[0] * y[1], y[0] * jnp.sum(jnp.sin(x))])  # noqa: E731
+        return jnp.sum(jax.lax.fori_loop(0, 10, step, jnp.ones(2)))
+
+    cases = ((by_numbers, 4, 4), (by_numbers, 9, 0), (total, 2, 2), (total, 4, 0))
+    for fun, size, columns in cases:
+        plan = make_plan(fun, np.ones(size), order="compressed")
         assert isinstance(plan, CompressedPlan)
         assert plan.coloring.columns == columns
 

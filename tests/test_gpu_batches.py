@@ -179,7 +179,7 @@ def test_operations_are_counted_for_each_function_that_reads_them():
 def test_a_batch_is_put_together_behind_a_barrier_for_cuda(x):
     assert barriers(jax.vmap(jacve(chain), (0, None)), x, SCALE) == 1
     assert barriers(jax.vmap(jacve(cheap)), x) == barriers(jax.vmap(jacve(cheap)), x[:16]) == 1
-    assert barriers(jax.vmap(jacve(moved)), x) == 0
+    assert barriers(jax.vmap(jacve(moved)), x[:, :2]) == 0
     assert barriers(jacve(cheap), x[0]) == 0
 
 

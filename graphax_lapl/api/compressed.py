@@ -294,7 +294,7 @@ def _coloring(pattern: Pattern, mode: str, traced: Traced, listing: Listing) -> 
         return color_columns(pattern)
     if "forward" not in _modes(traced):
         return color_rows(pattern)
-    weight = columns_for_a_row(listing.equations) if has_loops(traced) else ROW_WEIGHT
+    weight = columns_for_a_row(listing) if has_loops(traced) else ROW_WEIGHT
     return bicoloring(pattern, weight)
 
 

@@ -21,6 +21,7 @@ from ..edges.maps import IndexMap
 from ..edges.operations import Read
 from ..edges.terms import Structure, Term
 from .arrays import broadcast_labels, promoted, promoted_dtype, read, scaled
+from .blocks_on_diagonal import with_blocks_spread
 from .grids import on_grid
 from .masked import MAX_KNOWN, known_entries, masked_groups, read_by_position, spread_and_masked
 from .packing import packed
@@ -70,11 +71,18 @@ def assemble(
         if not fixed or not all(fixed[start:end]):
             moving.append(number)
         start = end
-    split = _with_stacks(split, shape, dtype, moving)
+    parts: list[Array] = []
+    if is_result:
+        # What is read elsewhere is fused with comparisons of other positions.
+        parts, split = with_blocks_spread(
+            split, shape, len(structure.out_shape), lambda s, own: assemble(s, own, dtype)
+        )
+        if parts and not split:
+            return parts[0]
+    split = _with_stacks(split, shape, dtype, moving if not parts else range(len(split)))
     points = [item for item in split if _is_point_within(item[0], shape)]
     blocks = [item for item in split if item[0].position_labels]
     size = math.prod(shape)
-    parts: list[Array] = []
     if is_result and size <= MAX_KNOWN and any(not term.factors for term, _ in blocks):
         known = [term for term, _ in split if not term.factors]
         blocks, points = ([i for i in items if i[0].factors] for items in (blocks, points))

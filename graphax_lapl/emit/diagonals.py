@@ -30,6 +30,7 @@ from .holding import HELD_SIZES, held
 from .innermost import with_rule
 from .masked import MAX_KNOWN, known_entries
 from .numbers import PICKED
+from .regular_reads import read_regularly
 
 __all__ = ["Diagonals", "by_samples", "diagonals", "masked_sum"]
 
@@ -84,8 +85,11 @@ class _Reads:
             if around != (0, 0, 0):
                 value = lax.pad(value, np.zeros((), value.dtype), [around])
         else:
-            places = np.maximum(self.places, 0).astype(np.uint32)
-            value = value.at[places].get(mode="promise_in_bounds")
+            read = read_regularly(value, self.places)
+            if read is None:
+                places = np.maximum(self.places, 0).astype(np.uint32)
+                read = value.at[places].get(mode="promise_in_bounds")
+            value = read
         if self.dimension == 1 or not self.is_slice:
             # Otherwise every entry evaluates it: what rows read is evaluated before their loop.
             value = held(value, HELD)

@@ -24,6 +24,7 @@ from ..program.instructions import (
     PrimalInstruction,
     Program,
 )
+from ..rules.loop_invariants import evaluated_for_rows
 from ..rules.opaque import needs_all_tangents
 from .holding import BARRIERS_STAND
 from .innermost import samples_of
@@ -139,7 +140,7 @@ def value_and_pull(
         full = list(values)
         for position, value in zip(places, moving, strict=True):
             full[position] = value
-        results = list(equation.evaluate(*full))
+        results = evaluated_for_rows(equation, full)
         return [results[out] for out in kept.outs], results
 
     try:

@@ -118,7 +118,7 @@ class RecordedProgram(NamedTuple):
 
     def suits_arrays(self, jaxpr: Any, own: Sequence[bool], samples: int, wide: bool) -> bool:
         """Whether arrays evaluate so many samples sooner; `wide` is that of `in_numbers`."""
-        if self._is_mostly_zero(jaxpr, samples) or self._is_vectorised(jaxpr, samples):
+        if self._is_mostly_zero(jaxpr, samples) or self._is_vectorised(jaxpr, own, samples):
             return True
         if computed(jaxpr) == 0 and not self._suits_moves(samples):
             return True
@@ -133,10 +133,12 @@ class RecordedProgram(NamedTuple):
             return has_long_products(jaxpr, own) or self._is_scaled(jaxpr, own)
         return has_wide_arrays(jaxpr, own) or self._is_scaled(jaxpr, own)
 
-    def _is_vectorised(self, jaxpr: Any, samples: int) -> bool:
+    def _is_vectorised(self, jaxpr: Any, own: Sequence[bool], samples: int) -> bool:
         """Whether arrays evaluate the dear functions of results that are mostly zeros sooner."""
         if samples < BATCH or is_full(self.results) or not is_compared(jaxpr):
             return False
+        if samples * self.entries > CACHED and has_wide_arrays(jaxpr, own):
+            return True
         needed, wanted, _ = self.tape.needed(self.results)
         return unvectorised(needed, wanted, samples) > UNVECTORISED_SHARE * self.entries
 

@@ -17,6 +17,7 @@ from ..edges.maps import constant, label
 from ..edges.operations import ApplyOpaque, MaterializeOpaque
 from ..edges.terms import Structure, Term, intern_structure
 from ..errors import no_rule_refused
+from ..rules.loop_invariants import evaluated_for_rows
 from ..rules.opaque import needs_all_tangents, runs_rules
 from ..rules.site import OpaqueMap
 from .assembly import assemble
@@ -70,15 +71,23 @@ class LinearMap:
             self.moving += [k for k in differentiable(self.values) if k != reference.into]
 
     def at_places(
-        self, values: Sequence[Array], places: Sequence[int], outs: Sequence[int]
+        self,
+        values: Sequence[Array],
+        places: Sequence[int],
+        outs: Sequence[int],
+        rows: bool = False,
     ) -> Callable[..., tuple[list[Array], list[Array]]]:
-        """Some outputs as a function of what stands at some places, and beside them all."""
+        """Some outputs as a function of what stands at some places, and beside them all.
+
+        With `rows`, evaluated as is best for what is pulled back.
+        """
+        equation = self.reference.equation
 
         def along(*moving: Array) -> tuple[list[Array], list[Array]]:
             moved = list(values)
             for position, value in zip(places, moving, strict=True):
                 moved[position] = value
-            results = list(self.reference.equation.evaluate(*moved))
+            results = evaluated_for_rows(equation, moved) if rows else equation.evaluate(*moved)
             return [results[out] for out in outs], results
 
         return along
@@ -230,7 +239,7 @@ def pull_sums(maps: Sequence[Sequence[LinearMap]], cotangents: Sequence[Array]) 
         return [lax.reshape(part, shape) for part, shape in zip(flat, shapes, strict=True)]
 
     def pulled(row: Array, *values: Array) -> list[Array]:
-        along = first.at_places(values, places, [own[0].reference.out for own in maps])
+        along = first.at_places(values, places, [own[0].reference.out for own in maps], rows=True)
         outs, pull, _ = jax.vjp(along, *(values[k] for k in places), has_aux=True)
         rows = [
             varying_like(part.astype(out.dtype), [out])

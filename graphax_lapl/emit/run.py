@@ -29,6 +29,7 @@ from ..program.sines import Sine
 from ..program.summed import SINES_INSIDE
 from .arrays import at_least, broadcast_labels, promoted, read, scaled
 from .assembly import assemble
+from .blocks_on_diagonal import are_blocks_on_diagonal
 from .coordinates import MAX_GATHERED, gathered_dense, is_gathered
 from .curvature import second_derivative
 from .diagonals import by_samples, diagonals, masked_sum
@@ -455,6 +456,8 @@ def dense_block(
         return jnp.zeros(shape, block.dtype)
     structure = block.structure
     operands = at_least([slots[slot] for slot in block.slots], block.dtype)
+    if are_blocks_on_diagonal(structure):
+        return _term_by_term(block, operands, ())
     form = diagonals(structure, tuple(block.slots))
     unmoved = tuple([slot in fixed for slot in block.slots])
     if form is None:

@@ -37,7 +37,7 @@ from .tangent_program import differentiable_outputs, tangent_program
 from .tracing import is_traced
 from .unrolling import written_out
 
-__all__ = ["Rewritten", "Treatment", "flatten_jaxpr"]
+__all__ = ["Rewritten", "RewrittenWhere", "Treatment", "flatten_jaxpr"]
 
 #: Equations that do nothing to the value.
 COPIES = frozenset({"copy", "copy_p"})
@@ -51,7 +51,8 @@ NEVER_KNOWN = frozenset(
 #: What to do with an equation on an active input: keep it ("rule", or "rule:name" for a call that
 #: is recognised as a whole), inline its tangent program ("linearize"), its body ("inline") or its
 #: steps ("unroll"), or keep it as an opaque linear map ("opaque"). A function is the rule that its
-#: tangent program is made of in the place of JAX's, one that is `Rewritten` the equation itself.
+#: tangent program is made of in the place of JAX's, one that is `Rewritten` the equation itself, as
+#: is one that is `RewrittenWhere` certain operands move.
 KNOWN_CALL = "rule:"
 
 
@@ -62,7 +63,14 @@ class Rewritten:
     function: Callable[..., list[Any]]
 
 
-How = str | Rewritten | Callable[..., Any]
+@immutable
+class RewrittenWhere:
+    """What may stand in the place of an equation, told which operands move, and what they are."""
+
+    find: Callable[[Sequence[bool], Sequence[Hashable]], Callable[..., list[Any]] | None]
+
+
+How = str | Rewritten | RewrittenWhere | Callable[..., Any]
 #: Of a primitive, its parameters, the primitives that it is part of, how many derivatives are
 #: taken, and its first operand.
 Treatment = Callable[[Any, dict[str, Any], tuple[str, ...], int, Variable | None], How]
@@ -84,6 +92,11 @@ class _Reference:
     def active(self) -> bool:
         """Whether a derivative flows through it."""
         return self.orders > 0
+
+
+def _key(atom: Atom) -> Hashable:
+    """Which atom this is: constants are told by their objects."""
+    return atom if isinstance(atom, int) else (id(atom.value),)
 
 
 class _Inliner:
@@ -166,6 +179,12 @@ class _Inliner:
             how = self.treat(equation, above)
             if isinstance(how, Rewritten):
                 return self.rewrite(equation, inputs, stack, how.function)
+            if isinstance(how, RewrittenWhere):
+                function = how.find([r.active for r in inputs], [_key(r.atom) for r in inputs])
+                if function is None:
+                    return self.append(equation, inputs)
+                self.listing.freed_loops = True
+                return self.rewrite(equation, inputs, stack, function)
             if not isinstance(how, str):
                 return self.linearize(equation, inputs, stack, how)
             if how == "unroll" and not equation.effects:

@@ -227,6 +227,7 @@ class Listing:
         whole_windows: whether convolutions are taken as opaque maps, for inputs so small that their
             Jacobians fill up anyway.
         disagrees: whether a function's own rule says that its value, which moves, does not.
+        freed_loops: whether loops are given what their steps read, of what they computed it from.
         fallbacks: by the first output of an equation, why its partials are one opaque map.
     """
 
@@ -244,6 +245,7 @@ class Listing:
     moves_with: dict[int, int] = field(default_factory=dict)
     disagrees: bool = False
     whole_windows: bool = False
+    freed_loops: bool = False
     fallbacks: dict[int, str] = field(default_factory=dict)
 
     def new(self, variable: Variable) -> int:

@@ -8,14 +8,15 @@ primitive.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import jax
 
 from ..graph.calls import COTANGENT_CALLS
-from ..graph.inline import KNOWN_CALL, How, Rewritten
+from ..graph.inline import KNOWN_CALL, How, Rewritten, RewrittenWhere
 from ..graph.listing import Equation, Variable, nested_primitives, scan_counts
 from ..graph.unrolling import in_pairs
 from ..graph.users_rules import runs_rules
@@ -23,8 +24,10 @@ from .collectives import COLLECTIVES
 from .complex_numbers import rewritten_abs
 from .cotangents import is_linear
 from .determinants import known_tangent, rewritten_det, rewritten_slogdet
+from .independent_steps import all_steps_at_once
 from .inverses import rewritten_inverse
 from .logaddexp import tangent_of_logaddexp
+from .loop_invariants import before_the_loop
 from .matrix_calls import known_call
 from .reduction import rewritten_product
 from .registry import CALLS, RULES, defrule, find_user_rule
@@ -254,6 +257,13 @@ def _is_short(params: dict[str, Any], orders: int) -> bool:
     return steps * len(names) <= (MAX_LAYERS_UNROLLED if layers else MAX_UNROLLED)
 
 
+def _simpler_loop(
+    params: dict[str, Any], moving: Sequence[bool], atoms: Sequence[Hashable]
+) -> Callable[..., list[Any]] | None:
+    """What a `scan` computes, without a loop or with less to do in its steps."""
+    return all_steps_at_once(params, moving) or before_the_loop(params, moving, atoms)
+
+
 #: Most equations: what has a rule of its own, whatever its parameters are.
 PLAIN = frozenset(
     """
@@ -284,6 +294,8 @@ def treatment(
         return "rule"
     if name == "scan" and _is_short(params, orders):
         return "unroll"
+    if name == "scan":
+        return RewrittenWhere(partial(_simpler_loop, params))
     if name == "reduce":
         return Rewritten(in_pairs(params))
     if name == "scatter" and params.get("update_jaxpr") is not None:

@@ -7,14 +7,15 @@ of both takes less depends on how many numbers are carried, and on what the step
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from ..graph.listing import TRANSCENDENTAL, Equation, nested_primitives, scan_counts
+from ..graph.listing import TRANSCENDENTAL, Equation, Listing, nested_primitives, scan_counts
+from .loop_invariants import steps_for_rows
 from .site import Site
 
 __all__ = ["STORED", "columns_for_a_row", "rows_for_all_columns", "stored_by_rows"]
@@ -25,6 +26,8 @@ MAX_TANGENTS = 128
 #: Columns that take as long as one row where every step sums what goes back to a constant, or where
 #: single numbers are carried: their columns are one kernel, their rows are in memory one by one.
 COLUMNS_OF_NUMBERS = 8
+#: The same where such numbers are repeated as arrays, for rows.
+COLUMNS_OF_REPEATED = 4
 #: Columns that take as long as one row elsewhere: of up to `FEW` ones, and of more.
 COLUMNS_OF_FEW, COLUMNS_OF_MORE = 2, 1.5
 FEW = 4
@@ -50,20 +53,27 @@ def rows_for_all_columns(site: Site, intos: Sequence[int], k: int) -> int | None
     counts = scan_counts(site.params) if site.name == "scan" else None
     if counts is None or k >= counts[1] or any(i >= sum(counts) for i in intos):
         return None
-    columns = sum(math.prod(site.shape(i)) for i in intos)
+    # What enters in several places moves with the same columns.
+    places = {site.equation.inputs[i]: i for i in intos}
+    columns = sum(math.prod(site.shape(i)) for i in places.values())
     if columns * _carried(site.equation, counts) > MAX_TANGENTS:
         return None
     constants = [i for i in intos if i < counts[0]]
-    if _is_of_numbers(site.equation, counts, constants):
+    if _is_of_numbers(site.equation, counts):
         return math.ceil(columns / COLUMNS_OF_NUMBERS)
+    if _repeats_numbers(site.equation):
+        return math.ceil(columns / COLUMNS_OF_REPEATED)
     if columns <= COLUMNS_OF_ARITHMETIC and _is_plain(site.equation, constants):
         return 1
     return math.ceil(columns / (COLUMNS_OF_FEW if columns <= FEW else COLUMNS_OF_MORE))
 
 
-def columns_for_a_row(equations: Iterable[Equation]) -> int:
+def columns_for_a_row(listing: Listing) -> int:
     """Columns of a function with loops in the time of one of its rows, by JAX's own products."""
-    loops = [e for e in equations if any(e.active) and (e.name == "scan" or "scan" in e.inside)]
+    if listing.freed_loops:
+        return COLUMNS_OF_NUMBERS  # these pass the loops as they were
+    moving = [equation for equation in listing.equations if any(equation.active)]
+    loops = [e for e in moving if e.name == "scan" or "scan" in e.inside]
     return max(map(_columns_for_a_row, loops), default=COLUMNS_OF_NUMBERS)
 
 
@@ -73,8 +83,10 @@ def _columns_for_a_row(equation: Equation) -> int:
         return COLUMNS_OF_NUMBERS
     constants = [i for i, moves in enumerate(equation.active[: counts[0]]) if moves]
     small = _carried(equation, counts) <= math.sqrt(MAX_TANGENTS)
-    if not small or _is_of_numbers(equation, counts, constants):
+    if not small or _is_of_numbers(equation, counts):
         return COLUMNS_OF_NUMBERS
+    if _repeats_numbers(equation):
+        return COLUMNS_OF_REPEATED
     return COLUMNS_OF_ARITHMETIC if _is_plain(equation, constants) else COLUMNS_OF_FEW
 
 
@@ -91,23 +103,16 @@ def _carried(equation: Equation, counts: tuple[int, int]) -> float:
     return sum(map(_size, carries))
 
 
-def _is_of_numbers(equation: Equation, counts: tuple[int, int], constants: Sequence[int]) -> bool:
+def _is_of_numbers(equation: Equation, counts: tuple[int, int]) -> bool:
     """Whether a loop carries single numbers, or sums arrays to some of its constants' numbers."""
     carries = equation.params["jaxpr"].jaxpr.outvars[: counts[1]]
-    single = all(carry.aval.size == 1 for carry in carries)
-    return single or any(_sums_into(equation, i) for i in constants)
+    steps = steps_for_rows(equation)
+    return all(carry.aval.size == 1 for carry in carries) or (steps is not None and steps.sums)
 
 
-def _sums_into(equation: Equation, constant: int) -> bool:
-    """Whether a step sums, or adds in place, what goes back to a constant: not entry by entry."""
-    body = equation.params["jaxpr"].jaxpr
-    read = body.invars[constant]
-    readers = [step for step in body.eqns if any(atom is read for atom in step.invars)]
-    return any(
-        step.primitive.name == "dot_general"
-        or any(variable.aval.size != read.aval.size for variable in step.outvars)
-        for step in readers
-    )
+def _repeats_numbers(equation: Equation) -> bool:
+    steps = steps_for_rows(equation)
+    return steps is not None and bool(steps.repeated)
 
 
 @lru_cache(maxsize=512)
