@@ -299,6 +299,33 @@ def test_columns_in_the_time_of_a_row_through_a_loop() -> None:
         assert plan.coloring.columns == columns
 
 
+@pytest.mark.parametrize("repeated", [few_samples.REPEATED, 0])
+def test_a_row_through_loops_is_pulled_for_any_number_of_samples(
+    repeated: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The logarithm of a density behind coupling layers: elimination sees several maps of them."""
+    monkeypatch.setattr(few_samples, "REPEATED", repeated)
+    weights = np.random.default_rng(0).standard_normal((6, 6)) / 3
+
+    def density(x: jax.Array) -> jax.Array:
+        def layer(carry: tuple[jax.Array, jax.Array], w: jax.Array) -> tuple[Any, None]:
+            y, total = carry
+            h = jnp.tanh(w * (weights @ y))
+            moved = y[3:] * jnp.exp(h[:3]) + h[3:]
+            return (jnp.concatenate([moved, y[:3]]), total + jnp.sum(h[:3])), None
+
+        (y, total), _ = lax.scan(layer, (x, jnp.zeros(())), jnp.linspace(0.5, 1.0, 9))
+        return total - 0.5 * jnp.sum(y**2)
+
+    points = np.random.default_rng(1).uniform(0.5, 1.5, (300, 6))
+    plan = make_plan(density, points[0])
+    assert plan.few is not None
+    assert (plan.few.coloring.columns, plan.few.coloring.rows) == (0, 1)
+    assert plan.order.few_limit == few_samples.ANY
+    found = jax.jit(jax.vmap(jacve(density)))(points)
+    assert_close(found, jax.vmap(jax.grad(density))(points))
+
+
 def test_a_loop_that_is_met_once_stays_with_the_elimination() -> None:
     def decay(p: jax.Array) -> jax.Array:
         result: jax.Array = jax.lax.fori_loop(0, 20, lambda _, y: y - 0.1 * p * y, jnp.ones(4))

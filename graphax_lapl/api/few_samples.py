@@ -101,7 +101,9 @@ def with_few_samples(plan: Plan, traced: Traced) -> Plan:
             return plan
         limit = MOST
     elif one.arithmetic > REPEATED * two.arithmetic:
-        limit = GUARDED if guarded else BATCH - 1
+        # A row that goes back through loops is all of it: nothing is evaluated for every column.
+        rows = inside and not found.coloring.columns and two.predicted < one.predicted
+        limit = GUARDED if guarded else ANY if rows else BATCH - 1
     elif small:
         return plan
     elif two.predicted < one.predicted and two.equations < one.equations:
