@@ -483,7 +483,7 @@ def test_sums_of_many_products_with_known_numbers():
 
 
 def test_dear_numbers_of_rows_are_worth_a_kernel(monkeypatch):
-    points = draw(36, 1024, 4)
+    points = draw(36, 4096, 4)
     held = numbers_held(membrane, points)
     monkeypatch.setattr(held_rows, "DEAR", np.inf)
     assert held > numbers_held(membrane, points)

@@ -8,7 +8,9 @@ import pytest
 from graphax_lapl import jacve
 from graphax_lapl.emit import evaluation, stages
 from graphax_lapl.emit.holding import BARRIERS_STAND
-from graphax_lapl.emit.stages import FEW_KERNELS, staged
+from graphax_lapl.emit.stages import FEW_KERNELS, most_ready, staged
+from graphax_lapl.program.sines import SINES_SIZE
+from tests.checks import primitives
 
 
 def draw(seed, *shape):
@@ -52,7 +54,7 @@ def calls(fun, *args):
 
 
 @pytest.mark.parametrize("fun", [step, two_results])
-@pytest.mark.parametrize("size", [2, 16, 37, 128, 255, 256])
+@pytest.mark.parametrize("size", [2, 16, 37, 128, 255, 256, 600])
 def test_the_numbers_are_those_of_jax(fun, size):
     args = draw(1, size, 4), draw(2, size)
     ours = jax.jit(jax.vmap(jacve(fun, argnums=(0, 1))))
@@ -104,6 +106,80 @@ def test_the_entry_has_few_kernels_and_calls(monkeypatch):
     assert called + fused <= FEW_KERNELS
 
 
+def volatility(forward, strike, level, vol, skew):
+    """Single numbers: powers, logarithms and quotients, nine of which wait for nothing."""
+    far, near = jnp.log(forward / strike), (forward * strike) ** (0.5 - 0.5 * skew)
+    moved = vol / level * near * far
+    root = jnp.sqrt(1.0 - 2.0 * skew * moved + moved * moved)
+    bent = moved / jnp.log((root + moved - skew) / (1.0 - skew))
+    return level / near * bent * (1.0 + vol * vol / 24.0 + skew * vol * level / near)
+
+
+def chained(a, b):
+    """Single numbers, each dear one of which waits for another."""
+    return jnp.tanh(jnp.log(jnp.exp(jnp.sqrt(a)) + b) ** 0.3)
+
+
+@pytest.mark.parametrize(
+    ("fun", "staged_at"), [(volatility, {200, 300, 2000}), (chained, set())], ids=["row", "chain"]
+)
+def test_single_numbers_of_some_samples_wait_for_no_other_thread(fun, staged_at):
+    inputs = fun.__code__.co_argcount
+    argnums = tuple(range(inputs))
+    for size in (100, 200, 300, 2000, 4096):
+        args = [0.3 * x for x in draw(18, inputs, size)]
+        ours = jax.vmap(jacve(fun, argnums=argnums))
+        compare(jax.jit(ours)(*args), jax.jit(jax.vmap(jax.jacrev(fun, argnums)))(*args))
+        called, fused = calls(ours, *[x.astype(jnp.float32) for x in args])
+        assert (called > 0) == (BARRIERS_STAND and size in staged_at), size
+        assert not called or called + fused <= FEW_KERNELS
+
+
+def test_what_takes_long_is_left_to_all_threads(monkeypatch):
+    """Each sample takes some ten times as long as one of `step` does."""
+
+    def steps(state, force):
+        for _ in range(3):
+            state = step(state, force)
+        return jnp.sum(jnp.tan(jnp.cumprod(jnp.exp(state))))
+
+    monkeypatch.setattr(evaluation, "called", None)
+    args = draw(19, 1000, 4), draw(20, 1000)
+    compare(jax.jit(jax.vmap(jacve(steps)))(*args), jax.jit(jax.vmap(jax.jacrev(steps)))(*args))
+
+
+def network(v, t):
+    """Flows in a network of nine nodes: two matrices of derivatives, each full."""
+    angles, sizes = t[:, None] - t[None], v[:, None] * v[None]
+    return sizes * jnp.cos(angles) @ v, jnp.sum(sizes * jnp.sin(angles), 1)
+
+
+@pytest.mark.parametrize("size", [2, 16, 255])
+def test_many_results_are_written_as_those_of_many_samples(size):
+    """Both are as many products, sines and whatever else there is."""
+    derivative = jax.vmap(jacve(network, argnums=(0, 1)))
+    args = draw(21, size, 9), draw(22, size, 9)
+    compare(
+        jax.jit(derivative)(*args), jax.jit(jax.vmap(jax.jacfwd(network, argnums=(0, 1))))(*args)
+    )
+
+    def written(samples):
+        jaxpr = jax.make_jaxpr(derivative)(draw(21, samples, 9), draw(22, samples, 9)).jaxpr
+        return primitives(jaxpr, ("mul", "add", "cos", "concatenate", "select_n"))
+
+    assert set(written(size)) == {(size, *shape) for _, *shape in written(300)}
+
+
+def test_kernels_that_wait_for_none():
+    # 2 to 4 read inputs, 5 reads all of them, 6 and 7 read 5.
+    operands = {2: [0], 3: [0, 1], 4: [1], 5: [2, 3, 4], 6: [5], 7: [5, 6]}
+    assert most_ready(operands, [2, 3, 4, 5], [[6], [7]]) == 3
+    assert most_ready(operands, [2, 3, 4, 5, 6], [[6, 7]]) == 3  # 7 waits for 6
+    assert most_ready(operands, [5], [[6, 7]]) == 1
+    assert most_ready(operands, [], [[p] for p in range(2, 8)]) == 6  # each by itself
+    assert most_ready({2: [0]}, [2], [[2]]) == 1  # written by its own kernel
+
+
 def test_arrays_of_few_bytes_need_no_stages(monkeypatch):
     args = draw(11, 3, 4), draw(12, 3)
     monkeypatch.setattr(evaluation, "called", None)
@@ -114,7 +190,7 @@ def test_many_samples_and_single_inputs_are_not_in_stages(monkeypatch):
     monkeypatch.setattr(evaluation, "called", None)
     one = draw(13, 4), draw(14)
     compare(jax.jit(jacve(step))(*one), jax.jit(jax.jacfwd(step))(*one))
-    many = draw(15, 300, 4), draw(16, 300)
+    many = draw(15, SINES_SIZE, 4), draw(16, SINES_SIZE)
     compare(jax.jit(jax.vmap(jacve(step)))(*many), jax.jit(jax.vmap(jax.jacfwd(step)))(*many))
 
 

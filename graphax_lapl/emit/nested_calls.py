@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from .numbers import BATCH
 from .recorded import Operation, computed_of
 
 __all__ = ["held_for_calls"]
@@ -26,7 +25,7 @@ def held_for_calls(
     operations: Sequence[Operation],
     wanted: Iterable[int],
     memory: Collection[int],
-    samples: int,
+    few: bool,
 ) -> set[int]:
     """Numbers to be held, so that no kernel evaluates much again and again.
 
@@ -34,9 +33,9 @@ def held_for_calls(
         operations: all that are needed, in order.
         wanted: places of the results' numbers.
         memory: places of numbers that are in memory already.
-        samples: evaluated at once.
+        few: whether a few samples are evaluated at once.
     """
-    most = MOST_OF_FEW if 1 < samples < BATCH else MOST
+    most = MOST_OF_FEW if few else MOST
     held: set[int] = set()
     roots = [*dict.fromkeys(wanted)]
     while len(held) < MOST_HELD:

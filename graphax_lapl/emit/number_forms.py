@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..program.fusion import CACHED
+from ..program.sines import SINES_SIZE
 from ..program.timings import expression_of
 from .array_forms import (
     has_known_matrix,
@@ -23,6 +24,7 @@ from .array_forms import (
     is_cumulative,
     is_full,
 )
+from .holding import BARRIERS_STAND
 from .joining import in_one_kernel, in_one_kernel_of_many, in_short_rows
 from .layers import is_layered
 from .numbers import BATCH, CALLS, Numbers, computed, is_known
@@ -74,6 +76,12 @@ WIDE_PRODUCTS = 8192
 THREADED = 512
 
 
+#: Nanoseconds of all operations from which on kernels are worth running on several threads.
+STAGED_TIME = 100_000.0
+#: Samples from which on they are many where results are so many numbers that none is a kernel.
+MANY_BATCH = 2
+
+
 class RecordedProgram(NamedTuple):
     """Operations on numbers, and what they result in."""
 
@@ -111,10 +119,37 @@ class RecordedProgram(NamedTuple):
 
     def suits_few_samples(self, jaxpr: Any, samples: int) -> bool:
         """Whether a few samples wait for fewer kernels than those of a program on arrays."""
-        kernels, repeated = self.tape.kernels(self.results)
+        repeated = self.operations
         if repeated > MAX_REPEATED and samples > 1:
             repeated = self.tape.written(self.results, samples)
-        return kernels <= KERNELS * _kernels(jaxpr) and repeated <= MAX_REPEATED
+        return self._has_few_kernels(jaxpr) and repeated <= MAX_REPEATED
+
+    def _has_few_kernels(self, jaxpr: Any) -> bool:
+        """Whether XLA keeps not many more numbers than arrays, each in a kernel."""
+        return self.tape.kernels(self.results)[0] <= KERNELS * _kernels(jaxpr)
+
+    def are_few(self, jaxpr: Any, samples: int) -> bool:
+        """Whether so many samples are few, as all other methods take them from now on.
+
+        Usually fewer than `BATCH` are: one thread evaluates them in few kernels. What takes that
+        one no longer than waking up another is evaluated in stages for more samples. Results that
+        are too many numbers for a kernel each are written as those of many samples are.
+        """
+        tape, results = self.tape, self.results
+        if not tape.has_few(results):
+            if self._has_few_kernels(jaxpr):
+                tape.batch = MANY_BATCH
+        elif BARRIERS_STAND and BATCH <= samples < SINES_SIZE:
+            tape.batch = max(BATCH, tape.within(results, STAGED_TIME))
+            in_stages = samples < tape.batch and tape.stages(results, samples) is not None
+            if not in_stages or not self.suits_few_samples(jaxpr, samples):
+                tape.batch = BATCH
+        return samples < tape.batch
+
+    def waits_for_threads(self, samples: int) -> bool:
+        """Whether kernels of so few samples would be handed to other threads, and stages help."""
+        ready = self.tape.most_ready(self.results)
+        return ready > FEW_KERNELS and self.tape.stages(self.results, samples) is not None
 
     def suits_arrays(self, jaxpr: Any, own: Sequence[bool], samples: int, wide: bool) -> bool:
         """Whether arrays evaluate so many samples sooner; `wide` is that of `in_numbers`."""
@@ -129,13 +164,13 @@ class RecordedProgram(NamedTuple):
         if has_known_matrix(jaxpr, own, max(MANY, KNOWN * self.entries)):
             return True
         in_turn = self.entries < MANY and is_cumulative(jaxpr, own)
-        if samples < BATCH or in_turn:
+        if samples < self.tape.batch or in_turn:
             return has_long_products(jaxpr, own) or self._is_scaled(jaxpr, own)
         return has_wide_arrays(jaxpr, own) or self._is_scaled(jaxpr, own)
 
     def _is_vectorised(self, jaxpr: Any, own: Sequence[bool], samples: int) -> bool:
         """Whether arrays evaluate the dear functions of results that are mostly zeros sooner."""
-        if samples < BATCH or is_full(self.results) or not is_compared(jaxpr):
+        if samples < self.tape.batch or is_full(self.results) or not is_compared(jaxpr):
             return False
         if samples * self.entries > CACHED and has_wide_arrays(jaxpr, own):
             return True
@@ -204,14 +239,14 @@ class RecordedProgram(NamedTuple):
         """
         others = in_one_kernel
         if self._may_select():
-            least = 0 if samples >= BATCH else WIDE
+            least = 0 if samples >= self.tape.batch else WIDE
             outside = self._is_outside(samples, sines)
             others = functools.partial(
                 in_one_kernel_of_many,
                 samples=samples,
                 outside=outside,
                 columns=least,
-                operations=None if samples < BATCH or sines else self.operations,
+                operations=None if samples < self.tape.batch or sines else self.operations,
             )
         return functools.partial(in_short_rows, others=others) if rows else others
 

@@ -49,7 +49,7 @@ from .packing import in_rows
 from .placed import OutOfBounds
 from .scaled_columns import ScaledColumns, scaled_columns
 from .sines import Pair, by_library
-from .tape import Tape, TooLong
+from .tape import SMALL, Tape, TooLong
 
 __all__ = ["has_arrays", "has_plain_equations", "in_numbers", "is_long", "is_small_program"]
 
@@ -69,6 +69,9 @@ UNSETTLED_WHERE_FEW = 4
 #: programs are in numbers from so many samples on.
 COPIED_PER_PAIR = frozenset({"reduce_max", "reduce_min", "lgamma", "digamma"})
 MANY_SAMPLES = 2048
+
+#: Bytes of a number in single precision.
+FLOAT = 4
 
 #: Of a list of arrays, returning a tree of arrays.
 Run = Callable[[Sequence[Any]], Any]
@@ -158,13 +161,16 @@ def in_numbers(
 
     def many(size: Any, own: Sequence[bool], inputs: Sequence[Any]) -> Any:
         axes = ([0 if moves else None for moves in own],)
-        call = None
+        call, staged = None, False
         few = isinstance(size, int) and size < BATCH
-        if isinstance(size, int) and (arrays or not few):  # `jax.export` knows symbols too
+        if isinstance(size, int) and (arrays or not few or _may_be_staged(size)):  # symbols, too
             closed, structure = traced(_types(inputs, own), _precision())
             recorded = _recorded(closed, own) if _is_small(closed.jaxpr, size) else None
-            if recorded is not None and few and not recorded.suits_few_samples(closed.jaxpr, size):
-                recorded = None
+            if recorded is not None:
+                few = recorded.are_few(closed.jaxpr, size)
+                staged = few and not arrays and recorded.waits_for_threads(size)
+                suits = recorded.suits_few_samples(closed.jaxpr, size) and (arrays or staged)
+                recorded = recorded if suits or not few else None
             on_gpus: dict[str, Run] = {}
             if recorded is not None:
                 on_gpus = _for_gpus(closed, recorded, structure, own, size)
@@ -180,7 +186,7 @@ def in_numbers(
                 rows = not (few or inside) and recorded.has_shared_rows(size)
                 if can_be_in_chunks() and not inside:
                     chunk = recorded.tape.chunk(recorded.results, size, BATCH, rows, stored)
-            if recorded is not None and (arrays or inside or chunk < size):
+            if recorded is not None and (arrays or staged or inside or chunk < size):
                 # A chunk's numbers are in the cache, and its loop runs on one core.
                 in_parts = in_rows if BARRIERS_STAND else before_its_place
                 join = in_parts if chunk < size else recorded.join(size, rows, inside)
@@ -250,6 +256,11 @@ def _is_small(jaxpr: Any, samples: int) -> bool:
     unsettled = UNSETTLED_WHERE_FEW if results <= FEW else UNSETTLED
     least = 0 if samples >= BATCH else 1
     return not jaxpr.effects and least <= computed(jaxpr) <= unsettled * MAX_COMPUTED
+
+
+def _may_be_staged(samples: int) -> bool:
+    """Whether kernels of single numbers may be handed to other threads, unless in stages."""
+    return BARRIERS_STAND and samples * FLOAT > SMALL
 
 
 def _has_any(jaxpr: Any, names: frozenset[str]) -> bool:

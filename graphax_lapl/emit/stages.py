@@ -15,7 +15,7 @@ import jax
 from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend.core import jaxpr_as_fun
 
-__all__ = ["FEW_KERNELS", "Stage", "Staged", "called", "staged"]
+__all__ = ["FEW_KERNELS", "Stage", "Staged", "called", "most_ready", "staged"]
 
 #: Most kernels and calls that XLA's runtime runs one after the other.
 FEW_KERNELS = 8
@@ -95,6 +95,34 @@ def staged(
         reads = [{place for stage in group for place in stage.reads} for group in groups]
         stages = _only_needed(wholes, reads, last.reads)
     return Staged(tuple(stages), last)
+
+
+def most_ready(
+    operands: Mapping[int, Sequence[int]], stored: Sequence[int], results: Sequence[Sequence[int]]
+) -> int:
+    """Most kernels that wait for none at once, run in the order in which they get ready.
+
+    Args:
+        operands: see `staged`.
+        stored: places of the numbers that are written to memory, each by a kernel.
+        results: for each of the other kernels the places of the numbers that it writes.
+    """
+    there = frozenset(stored)
+    kernels = [[place] for place in stored]
+    kernels += [[*places] for places in results if not there.issuperset(places)]
+    waiting = [there.intersection(_part(own, operands, there).reads) - {*own} for own in kernels]
+    ready = [k for k, reads in enumerate(waiting) if not reads]
+    most, written = len(ready), set[int]()
+    for turn, kernel in enumerate(ready):  # which grows
+        written.update(kernels[kernel])
+        found = [
+            k
+            for k, reads in enumerate(waiting)
+            if reads and k not in ready and written.issuperset(reads)
+        ]
+        ready += found
+        most = max(most, len(ready) - turn - 1)
+    return most
 
 
 def _part(

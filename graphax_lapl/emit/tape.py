@@ -31,7 +31,7 @@ from .recorded import (
 )
 from .settled import SUMS, key_of, power, settled
 from .sines import Pair, sines_and_cosines_from
-from .stages import FEW_KERNELS, Staged, staged
+from .stages import FEW_KERNELS, Staged, most_ready, staged
 from .unvectorised import held_for_vectors
 
 __all__ = ["Tape", "TooLong"]
@@ -87,6 +87,8 @@ class Tape:
             most: operations that are recorded; one more raises `TooLong`.
         """
         self.most = most
+        #: Samples from which on they are many: kernels are vectorised, and run on several threads.
+        self.batch = BATCH
         self.numbers: list[Number] = []
         self.inputs = 0
         self._given: list[range] = []
@@ -255,6 +257,18 @@ class Tape:
         """How many kernels XLA makes for a single input beside those of the results."""
         return len(written_apart(self.needed(results)[0], results))
 
+    def most_ready(self, results: Sequence[Numbers]) -> int:
+        """How many kernels that XLA makes of a few samples wait for none at once."""
+        needed, _, _ = self.needed(results)
+        operands = {o.place: [n.place for n in computed_of(o.operands)] for o in needed}
+        places = [[n.place for n in computed_of(numbers.ravel())] for numbers in results]
+        return most_ready(operands, written_apart(needed, results), places)
+
+    def within(self, results: Sequence[Numbers], nanoseconds: float) -> int:
+        """How many samples are computed in a time."""
+        each = sum(expression_of([o.name]).nanoseconds for o in self.needed(results)[0])
+        return int(nanoseconds / max(1.0, each))
+
     def shared_in_rows(self, results: Sequence[Numbers]) -> int:
         """How many operations fewer branches for rows would evaluate than branches for entries."""
         needed, wanted, _ = self.needed(results)
@@ -321,7 +335,7 @@ class Tape:
         )
         # Without stages, XLA had better leave out of kernels what very many operations share.
         keeps_axes = stages is not None or (
-            samples < BATCH and kept_and_repeated(needed, wanted)[1] <= MOST_WRITTEN
+            samples < self.batch and kept_and_repeated(needed, wanted)[1] <= MOST_WRITTEN
         )
         needed, together = in_turns(needed, apart)
         pairs = sines_and_cosines_from(min(samples, SINES_SIZE))
@@ -340,9 +354,13 @@ class Tape:
 
     def written(self, results: Sequence[Numbers], samples: int) -> int:
         """How many operations XLA writes into kernels for few samples, with repeated ones."""
-        needed, wanted, joined = self.needed(results)
-        stages = self._memory(needed, wanted, joined, results, samples, ())[1]
+        needed, wanted, _ = self.needed(results)
+        stages = self.stages(results, samples)
         return stages.written if stages else kept_and_repeated(needed, wanted)[1]
+
+    def stages(self, results: Sequence[Numbers], samples: int) -> Staged | None:
+        """The stages in which few samples are evaluated, if in any."""
+        return self._memory(*self.needed(results), results, samples, ())[1]
 
     def _memory(
         self,
@@ -358,9 +376,10 @@ class Tape:
         """What is written to memory, and the stages in which few samples are evaluated."""
         memory = self._worth_holding(needed, wanted, joined, results, samples, apart, rows, holding)
         kept = kept_places(needed, results, rows, apart)
-        memory |= held_for_calls(needed, wanted, kept.union(apart, memory), samples)
+        are_few = 1 < samples < self.batch
+        memory |= held_for_calls(needed, wanted, kept.union(apart, memory), are_few)
         arrays = sum(numbers.size > 1 for numbers in results)
-        if not self._is_staged(results, samples):
+        if not self.may_be_staged(results, samples):
             return memory, None
         alone = {place for place in wanted if place not in joined}
         dear = stored_places(needed, wanted, memory.union(alone))
@@ -391,14 +410,17 @@ class Tape:
                 return held
             held |= more
 
-    def _is_staged(self, results: Sequence[Numbers], samples: int) -> bool:
+    def may_be_staged(self, results: Sequence[Numbers], samples: int) -> bool:
         """Whether all kernels of few samples may run on one thread."""
-        if not BARRIERS_STAND or not 1 < samples < BATCH:
+        if not BARRIERS_STAND or not 1 < samples < self.batch:
             return False  # before, each number that is held is a call more
+        return self.has_few(results) or self._is_little(results, samples)
+
+    def has_few(self, results: Sequence[Numbers]) -> bool:
+        """Whether results are so few arrays and numbers that each may be a kernel of its own."""
         arrays = [numbers for numbers in results if numbers.size > 1]
         computed = {n.place for numbers in results for n in computed_of(numbers.ravel())}
-        few = len(arrays) < FEW_KERNELS - 2 and len(computed) <= STAGED_HELD
-        return few or self._is_little(results, samples)
+        return len(arrays) < FEW_KERNELS - 2 and len(computed) <= STAGED_HELD
 
     def _is_little(self, results: Sequence[Numbers], samples: int) -> bool:
         """Whether no array of a batch is so large that kernels are handed to other threads."""
@@ -426,13 +448,13 @@ class Tape:
         # Where all is one kernel nothing is kept; where some is, most dear numbers are, but those
         # that are worth a kernel for being vectorised.
         written = kept_places(operations, results, rows, apart)
-        together = samples >= BATCH and not written
+        together = samples >= self.batch and not written
         steps = []
         for operation in operations:
             if moves[operation.place]:
                 expression = expression_of([operation.name])
                 alone = expression.kept and not together
-                if samples >= BATCH and operation.name in UNVECTORISED:
+                if samples >= self.batch and operation.name in UNVECTORISED:
                     alone = operation.place in written
                 inputs = tuple(number.place for number in computed_of(operation.operands))
                 steps.append(
@@ -448,23 +470,23 @@ class Tape:
         # A kernel that writes numbers side by side branches for each, or for each row of them.
         branches = branches_of(results, rows)
         beside = bool(joined) and (BARRIERS_STAND or all(place in joined for place in wanted))
-        side_by_side = joined if beside or samples < BATCH else ()
+        side_by_side = joined if beside or samples < self.batch else ()
         fusion = Fusion(steps, [1] * len(moves), wanted, moves, side_by_side, branches)
         fusion.shared.difference_update(apart)
         if rows:
             return held_for_rows(fusion, samples)
-        if beside and samples >= BATCH:
+        if beside and samples >= self.batch:
             memory = fusion.held_at(samples, JOINED_HELD, holding)
             known = memory.union(written, apart)
             return memory | held_for_vectors(operations, joined, known, samples, holding)
-        if samples >= BATCH:
+        if samples >= self.batch:
             return fusion.held_at(samples)
         if samples == 1:
             return set()
         readers = Counter(place for step in steps for place in step.inputs)
         kept = sum(step.kept and readers[step.outputs[0]] > 1 for step in steps)
         few = max(0, FEW_KERNELS - 1 - kept)
-        if not self._is_staged(results, samples):
+        if not self.may_be_staged(results, samples):
             return fusion.held_at(samples, few, FEW_HOLDING)
         many = fusion.held_at(samples, STAGED_HELD, STAGED_HOLDING)
         if kept >= FEW_KERNELS or len(many) <= few:
