@@ -139,7 +139,7 @@ class RecordedProgram(NamedTuple):
         if not tape.has_few(results):
             if self._has_few_kernels(jaxpr):
                 tape.batch = MANY_BATCH
-        elif BARRIERS_STAND and BATCH <= samples < SINES_SIZE:
+        elif BARRIERS_STAND and BATCH <= samples < SINES_SIZE and tape.kernels(results)[0]:
             tape.batch = max(BATCH, tape.within(results, STAGED_TIME))
             in_stages = samples < tape.batch and tape.stages(results, samples) is not None
             if not in_stages or not self.suits_few_samples(jaxpr, samples):

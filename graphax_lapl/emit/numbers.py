@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate, islice
 from typing import Any
@@ -19,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import dtypes, lax
 
-from .placed import added, gathered, scattered
+from .placed import combined, gathered
 
 __all__ = [
     "BATCH",
@@ -51,7 +52,7 @@ CALLS = {
 SUMS = frozenset(
     """
     reduce_sum reduce_prod reduce_or reduce_and reduce_max reduce_min argmax cumsum cumprod
-    scatter-add
+    scatter-add scatter-mul scatter-sub
     """.split()  # noqa: SIM905
 )
 POINTWISE = frozenset(
@@ -64,8 +65,15 @@ POINTWISE = frozenset(
     """.split()  # noqa: SIM905
 )
 
+#: What a scatter makes of an entry and of what stands at its place.
+COMBINED: dict[str, Callable[[Any, Any], Any]] = {
+    "scatter": lambda _, entry: entry,
+    "scatter-add": operator.add,
+    "scatter-mul": operator.mul,
+    "scatter-sub": operator.sub,
+}
 #: What reads or writes entries at known positions, and which of operands and results has as many.
-PLACED = {"gather": -1, "scatter": 2, "scatter-add": 2}
+PLACED = {"gather": -1, **dict.fromkeys(COMBINED, 2)}
 #: What JAX asks of known positions: which of them count from the end, and where these are.
 POSITIONS: dict[str, Callable[..., Any]] = {
     "add": lambda params, *values: np.add(*values),
@@ -403,8 +411,7 @@ MOVES: dict[str, Callable[..., Any]] = {
     "reduce_sum": lambda params, operand: operand.sum(tuple(params["axes"])),
     "reduce_prod": lambda params, operand: operand.prod(tuple(params["axes"])),
     "reshape": _reshaped,
-    "scatter": scattered,
-    "scatter-add": added,
+    **{name: functools.partial(combined, combine=f) for name, f in COMBINED.items()},
     "rev": lambda params, operand: np.flip(operand, params["dimensions"]),
     "slice": _slice,
     "split": _apart,

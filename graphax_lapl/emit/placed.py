@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from jax import lax
 
-__all__ = ["ADDED", "ENTRIES", "OutOfBounds", "added", "gathered", "scattered"]
+__all__ = ["ADDED", "ENTRIES", "OutOfBounds", "combined", "gathered"]
 
 #: Of a gather that takes single entries of a vector, and of a scatter that adds to them.
 ENTRIES = lax.GatherDimensionNumbers((), (0,), (0,))
@@ -40,36 +39,18 @@ def gathered(params: dict[str, Any], operand: np.ndarray, places: np.ndarray) ->
     return result
 
 
-def scattered(
-    params: dict[str, Any], operand: np.ndarray, places: np.ndarray, entries: np.ndarray
-) -> np.ndarray:
-    """The operand with entries in the place of its own.
-
-    Raises:
-        OutOfBounds: a position is outside of the operand.
-    """
-    return _placed(params, operand, places, entries, lambda _, entry: entry)
-
-
-def added(
-    params: dict[str, Any], operand: np.ndarray, places: np.ndarray, entries: np.ndarray
-) -> np.ndarray:
-    """The operand with entries added to its own.
-
-    Raises:
-        OutOfBounds: a position is outside of the operand.
-    """
-    return _placed(params, operand, places, entries, operator.add)
-
-
-def _placed(
+def combined(
     params: dict[str, Any],
     operand: np.ndarray,
     places: np.ndarray,
     entries: np.ndarray,
     combine: Callable[[Any, Any], Any],
 ) -> np.ndarray:
-    """The operand with each entry combined with what stands at its place, in order."""
+    """The operand with each entry combined with what stands at its place, in order.
+
+    Raises:
+        OutOfBounds: a position is outside of the operand.
+    """
     total = operand.flatten()
     written = _written(params, operand, places, entries)
     for place, entry in zip(written.ravel(), entries.ravel(), strict=True):

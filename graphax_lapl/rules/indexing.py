@@ -196,16 +196,17 @@ def _opaque_updates(site: Site, k: int) -> list[Piece]:
 @defrule("scatter-mul", "scatter_mul")
 def _scatter_mul(site: Site, i: int, k: int) -> list[Piece]:
     """Each entry of the operand is multiplied by its updates; each update by its entry."""
+    indices = site.settled(1)
     if i == 0:
 
-        def multiplied(indices: jax.Array, updates: jax.Array) -> jax.Array:
+        def multiplied(updates: jax.Array, *given: jax.Array) -> jax.Array:
             ones = lax.full(site.shape(0), 1, updates.dtype)
             params = site.equation.primitive.get_bind_params(site.params)
-            return site.equation.primitive.bind(ones, indices, updates, **params)
+            places = indices if indices is not None else given[0]
+            return site.equation.primitive.bind(ones, places, updates, **params)
 
-        arguments = (site.value(1), site.value(2))
+        arguments = (site.value(2), *([] if indices is not None else [site.value(1)]))
         return site.diagonal(0, site.local("products", multiplied, *arguments, shape=site.shape(0)))
-    indices = site.settled(1)
     plain = site.params["mode"] in MODES and site.params["unique_indices"]
     if indices is None or _too_large(site) or not plain:
         return fallback(site, i, k)
