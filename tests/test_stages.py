@@ -178,6 +178,7 @@ def test_kernels_that_wait_for_none():
     assert most_ready(operands, [5], [[6, 7]]) == 1
     assert most_ready(operands, [], [[p] for p in range(2, 8)]) == 6  # each by itself
     assert most_ready({2: [0]}, [2], [[2]]) == 1  # written by its own kernel
+    assert most_ready({2: [0], 3: [1]}, [2], [[2, 3], [3]]) == 2  # the first waits for 2
 
 
 def test_arrays_of_few_bytes_need_no_stages(monkeypatch):

@@ -74,8 +74,6 @@ WIDE_PRODUCTS = 8192
 #: Bytes of an array from which on XLA's runtime hands kernels that wait for nothing to a second
 #: thread, unless they are few.
 THREADED = 512
-
-
 #: Nanoseconds of all operations from which on kernels are worth running on several threads.
 STAGED_TIME = 100_000.0
 #: Samples from which on they are many where results are so many numbers that none is a kernel.
@@ -148,8 +146,10 @@ class RecordedProgram(NamedTuple):
 
     def waits_for_threads(self, samples: int) -> bool:
         """Whether kernels of so few samples would be handed to other threads, and stages help."""
-        ready = self.tape.most_ready(self.results)
-        return ready > FEW_KERNELS and self.tape.stages(self.results, samples) is not None
+        tape, results = self.tape, self.results
+        if not tape.may_be_staged(results, samples) or tape.most_ready(results) <= FEW_KERNELS:
+            return False
+        return tape.stages(results, samples) is not None
 
     def suits_arrays(self, jaxpr: Any, own: Sequence[bool], samples: int, wide: bool) -> bool:
         """Whether arrays evaluate so many samples sooner; `wide` is that of `in_numbers`."""

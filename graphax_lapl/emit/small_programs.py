@@ -175,7 +175,9 @@ def in_numbers(
             if recorded is not None:
                 on_gpus = _for_gpus(closed, recorded, structure, own, size)
             if recorded is not None and recorded.suits_arrays(closed.jaxpr, own, size, wide):
-                if on_gpus and not few and len(recorded.tape) <= LONG:  # compiled in 2 seconds
+                if (
+                    on_gpus and size >= BATCH and len(recorded.tape) <= LONG
+                ):  # compiled in 2 seconds
                     batch = jax.vmap(run, axes)
                     call = functools.partial(lax.platform_dependent, default=batch, **on_gpus)
                 recorded = None

@@ -105,22 +105,30 @@ def most_ready(
     Args:
         operands: see `staged`.
         stored: places of the numbers that are written to memory, each by a kernel.
-        results: for each of the other kernels the places of the numbers that it writes.
+        results: for each array the places of the numbers that are put together.
     """
     there = frozenset(stored)
-    kernels = [[place] for place in stored]
-    kernels += [[*places] for places in results if not there.issuperset(places)]
-    waiting = [there.intersection(_part(own, operands, there).reads) - {*own} for own in kernels]
-    ready = [k for k, reads in enumerate(waiting) if not reads]
-    most, written = len(ready), set[int]()
+
+    def reads(places: Sequence[int]) -> set[int]:
+        return {place for place in _part(places, operands, there).reads if place in there}
+
+    waiting = [reads([place]) - {place} for place in stored]
+    waiting += [
+        reads([place for place in places if place not in there]) | there.intersection(places)
+        for places in results
+        if len(places) > 1 or not there.issuperset(places)
+    ]
+    readers: dict[int, list[int]] = {}
+    for k, own in enumerate(waiting):
+        for place in own:
+            readers.setdefault(place, []).append(k)
+    ready = [k for k, own in enumerate(waiting) if not own]
+    most, left = len(ready), [len(own) for own in waiting]
     for turn, kernel in enumerate(ready):  # which grows
-        written.update(kernels[kernel])
-        found = [
-            k
-            for k, reads in enumerate(waiting)
-            if reads and k not in ready and written.issuperset(reads)
-        ]
-        ready += found
+        for k in readers.get(stored[kernel], ()) if kernel < len(stored) else ():
+            left[k] -= 1
+            if left[k] == 0:
+                ready.append(k)
         most = max(most, len(ready) - turn - 1)
     return most
 
