@@ -295,6 +295,7 @@ CASES: dict[str, Callable[[], Iterator[Case]]] = {
     "rev": reversals,
     "scatter": lambda: windows_written(lax.scatter),
     "scatter-add": scatters,
+    "scatter-mul": lambda: windows_written(lax.scatter_mul),
     "slice": slices,
     "split": parts,
     "squeeze": squeezes,

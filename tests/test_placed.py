@@ -42,7 +42,6 @@ WRITTEN = {
     "columns twice": lambda x: x.at[:, TWICE].add(x[:, :3]),
     "factors": lambda x: x.at[1, 1:3].multiply(x[0, :2]),
     "factors twice": lambda x: x.at[:, TWICE].multiply(x[:, :3]),
-    "differences": lambda x: x.at[ROWS, TWICE].subtract(x[0, :3]),
 }
 
 

@@ -52,7 +52,7 @@ CALLS = {
 SUMS = frozenset(
     """
     reduce_sum reduce_prod reduce_or reduce_and reduce_max reduce_min argmax cumsum cumprod
-    scatter-add scatter-mul scatter-sub
+    scatter-add scatter-mul
     """.split()  # noqa: SIM905
 )
 POINTWISE = frozenset(
@@ -70,7 +70,6 @@ COMBINED: dict[str, Callable[[Any, Any], Any]] = {
     "scatter": lambda _, entry: entry,
     "scatter-add": operator.add,
     "scatter-mul": operator.mul,
-    "scatter-sub": operator.sub,
 }
 #: What reads or writes entries at known positions, and which of operands and results has as many.
 PLACED = {"gather": -1, **dict.fromkeys(COMBINED, 2)}
