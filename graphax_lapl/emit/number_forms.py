@@ -126,23 +126,29 @@ class RecordedProgram(NamedTuple):
         """Whether XLA keeps not many more numbers than arrays, each in a kernel."""
         return self.tape.kernels(self.results)[0] <= KERNELS * _kernels(jaxpr)
 
-    def are_few(self, jaxpr: Any, samples: int) -> bool:
-        """Whether so many samples are few, as all other methods take them from now on.
+    def for_samples(self, jaxpr: Any, samples: int) -> RecordedProgram:
+        """The same program, whose tape knows from how many samples on they are many.
 
-        Usually fewer than `BATCH` are: one thread evaluates them in few kernels. What takes that
-        one no longer than waking up another is evaluated in stages for more samples. Results that
-        are too many numbers for a kernel each are written as those of many samples are.
+        Usually fewer than `BATCH` are few: one thread evaluates them in few kernels. What takes
+        that one no longer than waking up another is evaluated in stages for more samples. Results
+        that are too many numbers for a kernel each are written as those of many samples are.
         """
         tape, results = self.tape, self.results
         if not tape.has_few(results):
-            if self._has_few_kernels(jaxpr):
-                tape.batch = MANY_BATCH
-        elif BARRIERS_STAND and BATCH <= samples < SINES_SIZE and tape.kernels(results)[0]:
-            tape.batch = max(BATCH, tape.within(results, STAGED_TIME))
-            in_stages = samples < tape.batch and tape.stages(results, samples) is not None
-            if not in_stages or not self.suits_few_samples(jaxpr, samples):
-                tape.batch = BATCH
-        return samples < tape.batch
+            return self._many_from(MANY_BATCH) if self._has_few_kernels(jaxpr) else self
+        if not BARRIERS_STAND or not BATCH <= samples < SINES_SIZE or not tape.kernels(results)[0]:
+            return self
+        each = sum(expression_of([o.name]).nanoseconds for o in tape.needed(results)[0])
+        staged = self._many_from(max(BATCH, int(STAGED_TIME / max(1.0, each))))
+        suits = staged.are_few(samples) and staged.tape.stages(results, samples) is not None
+        return staged if suits and staged.suits_few_samples(jaxpr, samples) else self
+
+    def _many_from(self, samples: int) -> RecordedProgram:
+        return RecordedProgram(self.tape.many_from(samples), self.results)
+
+    def are_few(self, samples: int) -> bool:
+        """Whether so many samples are few."""
+        return samples < self.tape.batch
 
     def waits_for_threads(self, samples: int) -> bool:
         """Whether kernels of so few samples would be handed to other threads, and stages help."""
@@ -164,13 +170,13 @@ class RecordedProgram(NamedTuple):
         if has_known_matrix(jaxpr, own, max(MANY, KNOWN * self.entries)):
             return True
         in_turn = self.entries < MANY and is_cumulative(jaxpr, own)
-        if samples < self.tape.batch or in_turn:
+        if self.are_few(samples) or in_turn:
             return has_long_products(jaxpr, own) or self._is_scaled(jaxpr, own)
         return has_wide_arrays(jaxpr, own) or self._is_scaled(jaxpr, own)
 
     def _is_vectorised(self, jaxpr: Any, own: Sequence[bool], samples: int) -> bool:
         """Whether arrays evaluate the dear functions of results that are mostly zeros sooner."""
-        if samples < self.tape.batch or is_full(self.results) or not is_compared(jaxpr):
+        if self.are_few(samples) or is_full(self.results) or not is_compared(jaxpr):
             return False
         if samples * self.entries > CACHED and has_wide_arrays(jaxpr, own):
             return True
@@ -239,14 +245,14 @@ class RecordedProgram(NamedTuple):
         """
         others = in_one_kernel
         if self._may_select():
-            least = 0 if samples >= self.tape.batch else WIDE
+            least = WIDE if self.are_few(samples) else 0
             outside = self._is_outside(samples, sines)
             others = functools.partial(
                 in_one_kernel_of_many,
                 samples=samples,
                 outside=outside,
                 columns=least,
-                operations=None if samples < self.tape.batch or sines else self.operations,
+                operations=None if self.are_few(samples) or sines else self.operations,
             )
         return functools.partial(in_short_rows, others=others) if rows else others
 

@@ -167,7 +167,8 @@ def in_numbers(
             closed, structure = traced(_types(inputs, own), _precision())
             recorded = _recorded(closed, own) if _is_small(closed.jaxpr, size) else None
             if recorded is not None:
-                few = recorded.are_few(closed.jaxpr, size)
+                recorded = recorded.for_samples(closed.jaxpr, size)
+                few = recorded.are_few(size)
                 staged = few and not arrays and recorded.waits_for_threads(size)
                 suits = recorded.suits_few_samples(closed.jaxpr, size) and (arrays or staged)
                 recorded = recorded if suits or not few else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -97,6 +98,12 @@ class Tape:
 
     def __len__(self) -> int:
         return len(self._operations)
+
+    def many_from(self, samples: int) -> Tape:
+        """The same recorded operations, for which so many samples are many."""
+        found = copy(self)
+        found.batch = samples
+        return found
 
     def input(self, shape: tuple[int, ...], dtype: Any, moves: bool) -> Numbers:
         """The numbers of the next input; all inputs come before the first operation."""
@@ -263,11 +270,6 @@ class Tape:
         operands = {o.place: [n.place for n in computed_of(o.operands)] for o in needed}
         places = [[n.place for n in computed_of(numbers.ravel())] for numbers in results]
         return most_ready(operands, written_apart(needed, results), places)
-
-    def within(self, results: Sequence[Numbers], nanoseconds: float) -> int:
-        """How many samples are computed in a time."""
-        each = sum(expression_of([o.name]).nanoseconds for o in self.needed(results)[0])
-        return int(nanoseconds / max(1.0, each))
 
     def shared_in_rows(self, results: Sequence[Numbers]) -> int:
         """How many operations fewer branches for rows would evaluate than branches for entries."""
