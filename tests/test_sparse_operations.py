@@ -174,6 +174,7 @@ def test_entries_that_nothing_reaches_are_zero() -> None:
     assert_same(jacobian.diagonal(), np.zeros(6))
 
 
+@pytest.mark.slow
 def test_large_shared_values_are_held_and_the_same() -> None:
     """Beyond the size from which arrays are written to memory first; also batched and derived."""
 
@@ -516,3 +517,29 @@ def test_pattern_of_shapes_alone() -> None:
         hessve(lambda x: jnp.sum(stencil(x) ** 2), sparse_representation=True), x
     )
     assert hessian.nse == 15
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        lambda J, x: J @ x,
+        lambda J, x: x @ J,
+        lambda J, x: J.T @ J,
+        lambda J, x: J + J.T,
+        lambda J, x: J.todense(),
+        lambda J, x: J.diagonal(),
+        lambda J, x: J.data,
+        lambda J, x: J.values,
+    ],
+)
+def test_operations_outside_of_jit_are_one_program(operation, caplog):
+    def differences(x):
+        return jnp.roll(x, 1) * x - jnp.roll(x, -1) ** 2
+
+    x = jnp.linspace(0.0, 1.0, 37)
+    jacobian = jax.jit(jacve(differences, sparse_representation=True))(x)
+    jax.clear_caches()
+    with jax.log_compiles(), caplog.at_level("WARNING"):
+        operation(jacobian, x)
+    compiled = [r.getMessage() for r in caplog.records if r.getMessage().startswith("Compiling")]
+    assert len(compiled) == 1, compiled

@@ -95,7 +95,10 @@ def _along(maps: Sequence[IndexMap], shape: Sequence[int], term: Term, kind: str
 
 
 def opened(dims: Callable[..., Spec]) -> Callable[[Method], Method]:
-    """Lets a method of a sparse result compute where no mesh axes are explicit.
+    """Lets a method of a sparse result compute in one program, where no mesh axes are explicit.
+
+    Its many small operations would each be compiled and dispatched by themselves otherwise. In what
+    is traced they are equations as any others.
 
     Args:
         dims: from how the output's and the input's dimensions lie, and each further argument, to
@@ -103,12 +106,14 @@ def opened(dims: Callable[..., Spec]) -> Callable[[Method], Method]:
     """
 
     def decorate(method: Method) -> Method:
+        at_once = jax.jit(method, inline=True)
+
         @functools.wraps(method)
         def run(*operands: Any) -> Any:
             leaves = jax.tree.leaves(operands)
             mesh = explicit_mesh([jax.typeof(leaf) for leaf in leaves])
             if mesh is None:
-                return method(*operands)
+                return at_once(*operands)
             first, *others = (spec_of_operand(operand) for operand in operands)
             split = len(operands[0].out_shape)
 
@@ -116,7 +121,7 @@ def opened(dims: Callable[..., Spec]) -> Callable[[Method], Method]:
                 spec = joined_spec(dims(first[:split], first[split:], *others))
                 return [spec] if isinstance(result, jax.Array) else result.array_specs(spec)
 
-            return run_inside(lambda values: method(*values), mesh, operands, place)
+            return run_inside(lambda values: at_once(*values), mesh, operands, place)
 
         return cast(Method, run)
 

@@ -280,8 +280,7 @@ class SparseJacobian(StoredEntries):
         x = jnp.asarray(x)
         rest = x.ndim - len(self.out_shape)
         if rest >= 0 and x.shape[rest:] == self.out_shape:
-            result = self.T._product(jnp.moveaxis(x, range(rest), range(-rest, 0)))
-            return jnp.moveaxis(result, range(-rest, 0), range(rest))
+            return self._product_of_rows(x)
         if x.ndim == 1 and x.shape[0] == math.prod(self.out_shape):
             return self.T._flat_product(x)
         raise InvalidArgumentError(
@@ -299,6 +298,13 @@ class SparseJacobian(StoredEntries):
         """The product with the columns of `x`."""
         dtype = jnp.multiply(jnp.zeros((), self.dtype), jnp.zeros((), x.dtype)).dtype
         return product_with_array(self.structure, self._operands(), x, dtype)
+
+    @opened(lambda out, into, x: x[: len(x) - len(out)] + into)
+    def _product_of_rows(self, x: Array) -> Array:
+        """The product of the rows of `x` with the matrix."""
+        rest = x.ndim - len(self.out_shape)
+        result = self.T._product(jnp.moveaxis(x, range(rest), range(-rest, 0)))
+        return jnp.moveaxis(result, range(-rest, 0), range(rest))
 
     @opened(lambda out, into, inner: out + inner[len(into) :])
     def _product_with(self, inner: SparseJacobian) -> SparseJacobian:

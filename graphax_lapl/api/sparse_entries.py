@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, Self
@@ -130,7 +131,7 @@ class StoredEntries:
     @property
     def values(self) -> tuple[Array, ...]:
         """For every term its values: an array with one axis per label, after the batch axes."""
-        return tuple(self._per_matrix(lambda one: spread_values(one.structure, one._operands())))
+        return self._per_matrix(lambda one: one._values())
 
     # ------------------------------------------------------------------ coordinates
 
@@ -173,6 +174,10 @@ class StoredEntries:
             return np.ravel_multi_index(tuple(part.T), shape)
 
         return flat(indices[:, :split], self.out_shape), flat(indices[:, split:], self.in_shape)
+
+    @functools.partial(jax.jit, inline=True)
+    def _values(self) -> tuple[Array, ...]:
+        return tuple(spread_values(self.structure, self._operands()))
 
     # ------------------------------------------------------------------ helpers
 
