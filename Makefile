@@ -1,6 +1,7 @@
 # Everything below needs Python 3.11+ and make, and nothing else: the first target creates .venv.
 #   make demo          the main job: elimination orders against jax.jacfwd / jax.jacrev on real inputs
-#   make test          the tests, of many cases a half to an eighth (10 to 20 minutes on 2 cores); TESTS=path/or/args narrows them
+#   make test          the tests, of many cases and of what takes seconds a share (10 to 20 minutes on 2 cores); TESTS=path/or/args narrows
+#                      them, TESTS="-m '' path" runs all of a file
 #   make conformance   the other cases and the long suites (installs the extra `conformance` first)
 #   make peers         the suites of folx and asdex on this library, 5 to 10 minutes each; PEER=folx picks one (Python 3.12)
 #   make bench         the benchmarks; SUITE=name picks one, ARGS adds options, results go to benchmarks/results/local/;

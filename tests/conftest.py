@@ -80,6 +80,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 #: Of tests with at least so many cases: one in so many runs by default, and at least one; the
 #: others are left to `make conformance`.
 _SHARES = {24: 24, 12: 8, 4: 4, 2: 2}
+#: Of what is marked `slow`: one in so many runs by default.
+_SLOW_SHARE = 4
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -87,7 +89,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leaves most cases of tests with many to `make conformance`.
 
     Which ones is drawn from their names, so that no parameter decides it. Tests marked `smoke` or
-    `every_case` keep all of theirs, or a third of them.
+    `every_case` keep all of theirs, or a third of them. Of what takes seconds only a share runs,
+    drawn from its name too, so that a test's file alone and the whole suite run the same ones.
     """
     kept = 3 if config.getoption("--third") else 1
     count = Counter(item.nodeid.partition("[")[0] for item in items)
@@ -101,6 +104,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for (_, share), cases in groups.items():
         cases.sort(key=lambda item: crc32(item.nodeid.encode()))
         for item in cases[math.ceil(len(cases) / share) :]:
+            item.add_marker(pytest.mark.conformance)
+    for item in items:
+        if item.get_closest_marker("slow") and crc32(item.nodeid.encode()) % _SLOW_SHARE:
             item.add_marker(pytest.mark.conformance)
 
 
@@ -162,7 +168,7 @@ def fresh_plans() -> Iterator[None]:
 
 #: Compiled programs are forgotten after so many tests: kept, those of the whole suite take several
 #: gigabytes in every worker.
-_TESTS_PER_CACHE = 250
+_TESTS_PER_CACHE = 400
 _finished = count(1)
 
 

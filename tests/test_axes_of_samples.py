@@ -63,6 +63,7 @@ def sines_inside(p: dict[str, Array], x: Array) -> Array:
     return jnp.sum((p["query"] @ h) ** 2)
 
 
+@pytest.mark.slow
 @pytest.mark.smoke
 @pytest.mark.parametrize("fun", [attention, features_first, sines_inside])
 def test_losses_of_batches(fun: Callable[..., Array]) -> None:

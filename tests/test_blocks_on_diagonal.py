@@ -42,6 +42,7 @@ def of_rows(fun: Any, rows: int, columns: int, raveled: bool) -> Any:
     return lambda x: jax.vmap(fun)(x.reshape(rows, columns)).ravel()
 
 
+@pytest.mark.slow
 @pytest.mark.every_case
 @pytest.mark.parametrize(
     ("fun", "columns"),
@@ -65,6 +66,7 @@ def test_jacobians_are_jaxs(fun, columns, rows, raveled):
         np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.every_case
 @pytest.mark.parametrize(
     ("fun", "shape"),
@@ -100,6 +102,7 @@ def test_other_terms_stand_beside_the_blocks():
     np.testing.assert_allclose(jacve(fun)(x), jax.jacfwd(fun)(x), rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_infinite_entries_stay_in_their_blocks():
     def fun(x):
         return jax.vmap(lambda r: jnp.stack([jnp.sqrt(r[0]) * r[1], r[1]]))(x.reshape(5, 2)).ravel()

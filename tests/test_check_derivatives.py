@@ -13,6 +13,7 @@ def nested(d: dict[str, jax.Array], t: jax.Array) -> dict[str, jax.Array]:
     return {"a": jnp.sin(d["x"]) * d["y"].sum() + t[0] ** 2, "b": (d["y"] ** 3)[:2] @ t}
 
 
+@pytest.mark.slow
 def test_all_blocks_of_a_pytree() -> None:
     point = {"x": jnp.ones(2), "y": jnp.linspace(0, 1, 3)}
     report = check_derivatives(nested, point, jnp.ones(2), argnums=(0, 1), order="markowitz")

@@ -53,6 +53,7 @@ def one_device(monkeypatch):
     monkeypatch.setattr(small_programs, "can_be_in_chunks", lambda: True)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_device")
 @pytest.mark.parametrize("size", [16 * BATCH, SIZE])
 def test_a_batch_of_numbers(size):
@@ -115,6 +116,7 @@ def between(*states):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_device")
 @pytest.mark.parametrize("size", [16 * BATCH, 16 * BATCH + 3])
 def test_few_chunks_where_half_of_what_is_kept_is_held(size):
@@ -128,6 +130,7 @@ def test_few_chunks_where_half_of_what_is_kept_is_held(size):
     assert compiled.memory_analysis().temp_size_in_bytes < 10 * 8 * size
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("packed_in_chunks")
 def test_derivatives_of_chunks_and_batches_of_batches():
     angles = draw(3, SIZE, 4)
@@ -173,6 +176,7 @@ def small_pieces(monkeypatch):
     monkeypatch.setattr(at_once, "PIECE", 2048)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("own", [0, None], ids=["own weights", "shared weights"])
 def test_a_laplacian_in_chunks(own):
@@ -199,6 +203,7 @@ def test_a_laplacian_in_chunks(own):
         compare(derivative(weights), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_pieces")
 def test_a_diagonal_of_hessians_in_chunks():
     weights = [draw(k, n, m) / n for k, (n, m) in enumerate(pairwise((5, 16, 16, 1)))]

@@ -113,6 +113,7 @@ WAYS: Ways = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_weights_and_transformations(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As `jax.jacfwd` in the place of `jacve`."""

@@ -199,6 +199,7 @@ def test_comparison_with_elimination() -> None:
     assert [row.order for row in comparison.rows] == ["forward", "compressed"]
 
 
+@pytest.mark.slow
 def test_pattern_of_the_caller() -> None:
     mask = np.zeros((12, 12), bool)
     mask[STEPS.rows, STEPS.cols] = True
@@ -330,6 +331,7 @@ def test_auto_eliminates_ordinary_functions() -> None:
         assert not isinstance(make_plan(fun, *args, argnums=argnums), CompressedPlan)
 
 
+@pytest.mark.slow
 def test_a_long_unrolled_program_compresses_to_its_band() -> None:
     """Every step widens the band by two diagonals."""
 
@@ -372,6 +374,7 @@ def test_auto_compresses_a_loop_whose_pattern_is_known() -> None:
     assert_same(jacobian.todense(), jax.jacfwd(many_steps)(x))
 
 
+@pytest.mark.slow
 def test_entries_of_a_box_are_sliced() -> None:
     rng = np.random.default_rng(0)
     products = np.arange(20.0)

@@ -168,6 +168,7 @@ def doubled(x: Any) -> Any:
 doubled.defvjp(lambda x: (doubled(x), x), lambda x, pulled: (2.0 * pulled * jnp.cos(x),))
 
 
+@pytest.mark.slow
 def test_backward_function_inside_of_a_long_loop() -> None:
     """A loop has no forward mode where what it repeats has none."""
 
@@ -300,6 +301,7 @@ def flow(x: Any) -> Any:
     return odeint(slope, start, times, start[0], rtol=1e-10, atol=1e-10)[1:]
 
 
+@pytest.mark.slow
 @pytest.mark.every_case
 @pytest.mark.parametrize("order", ["auto", "forward", "reverse", "markowitz"])
 def test_backward_function_that_solves(order: str) -> None:
@@ -308,6 +310,7 @@ def test_backward_function_that_solves(order: str) -> None:
     np.testing.assert_allclose(jax.jit(jacve(flow, order))(X), expected, rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["auto", "reverse"])
 def test_second_derivatives_through_a_backward_function_that_solves(order: str) -> None:
     def loss(x: Any) -> Any:

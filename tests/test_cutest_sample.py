@@ -24,6 +24,7 @@ def test_problem(name: str) -> None:
         check_target(Target("inequality", problem.constraints, points))
 
 
+@pytest.mark.slow
 def test_finite_where_no_path_leads() -> None:
     """Outside the domain an entry is what depends on it; JAX spreads NaN over rows or columns."""
     point = np.array([9.0, 11.0, 8.0])

@@ -91,6 +91,7 @@ def test_expressions_are_divided_where_barriers_stand():
     assert "optimization_barrier" not in shallow
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("count", "dtype"), [(4, jnp.float64), (8, jnp.float32)])
 def test_values_of_deep_expressions(count, dtype):
     # As many numbers as a vector register has lanes: what took a compiler minutes.

@@ -93,6 +93,7 @@ def polynomial_and_decay(p):
     return p[0] + p[1] * TIMES + p[2] * TIMES**2 + p[3] * TIMES**3 + jnp.exp(-p[4] * TIMES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fun", [two_decays, peak_on_a_line, planes, polynomial_and_decay])
 @pytest.mark.parametrize("batch", [1, 3, 300])
 def test_columns_that_lack_a_few_entries_are_written_with_the_others(fun, batch):

@@ -100,6 +100,7 @@ DERIVATIVES = [
 NAMES = ["layer_and_itself", "selected", "looped", "linear", "numbers", "branching", "laplacian"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batched", BATCHED.values(), ids=BATCHED.keys())
 @pytest.mark.parametrize(("ours", "reference"), DERIVATIVES, ids=NAMES)
 def test_values_and_two_derivatives_of_a_batch(ours, reference, batched):

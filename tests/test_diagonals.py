@@ -86,6 +86,7 @@ def test_nested_batches_and_orders(order: str) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["advected", "front"])
 def test_derivatives_of_batches(name: str) -> None:
     """Masks of bits are differentiated and transposed as selections."""
@@ -101,6 +102,7 @@ def test_derivatives_of_batches(name: str) -> None:
     np.testing.assert_allclose(pushed, jnp.vdot(expected, jnp.cos(x)), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_hessian_of_a_chain() -> None:
     def energy(x: Array) -> Array:
         return jnp.sum(100 * (x[1:] - x[:-1] ** 2) ** 2 + (1 - x[:-1]) ** 2)

@@ -98,6 +98,7 @@ def test_elementwise(n_vertices: int, shape: tuple[int, ...], seed: int) -> None
     assert found == n_vertices, program.description
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ARRAY_VALUED)
 def test_array_valued(name: str) -> None:
     fun, args = ARRAY_VALUED[name]

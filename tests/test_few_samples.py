@@ -59,6 +59,7 @@ def assert_close(found: object, wanted: object) -> None:
         np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_few_samples_have_a_program_of_their_own() -> None:
     plan = make_plan(tumbling, Q, V, argnums=(0, 1))
     limit = plan.order.few_limit
@@ -79,6 +80,7 @@ def test_few_samples_have_a_program_of_their_own() -> None:
     assert equations(2, (limit + 1) // 2) > 1.2 * few
 
 
+@pytest.mark.slow
 def test_they_are_right_in_every_batch() -> None:
     assert_close(jacobian(Q, V), expected(Q, V))
     for size in (3, few_samples.MOST):
@@ -89,6 +91,7 @@ def test_they_are_right_in_every_batch() -> None:
     assert_close(jax.vmap(jacobian, (0, None))(qs[:5], V), jax.vmap(expected, (0, None))(qs[:5], V))
 
 
+@pytest.mark.slow
 def test_derivatives_of_the_jacobian_are_right() -> None:
     def of(derivative: Callable[..., Any]) -> Callable[..., Any]:
         return lambda q, v: sum(jnp.sum(jnp.cos(x)) for x in jax.tree.leaves(derivative(q, v)))
@@ -160,6 +163,7 @@ def test_columns_are_pushed_with_guards(guarded: Plan) -> None:
     np.testing.assert_array_equal(second[3:], np.eye(3))
 
 
+@pytest.mark.slow
 def test_they_are_right(guarded: Plan) -> None:
     del guarded
     xs = np.random.default_rng(3).uniform(0.5, 1.5, (5, 6))
@@ -363,6 +367,7 @@ def state_after(state: jax.Array) -> jax.Array:
     return jax.lax.scan(step, state, jnp.linspace(-1.0, 1.0, 32).reshape(8, 4))[0]
 
 
+@pytest.mark.slow
 def test_few_samples_push_columns_through_loops_that_are_written_out() -> None:
     states = np.random.default_rng(9).uniform(-1.0, 1.0, (70, 4))
     plan = make_plan(state_after, states[0])
@@ -401,6 +406,7 @@ def rotated(x: jax.Array) -> jax.Array:
     return x
 
 
+@pytest.mark.slow
 def test_quotients_of_what_all_inputs_move_are_compressed() -> None:
     points = 2 * np.eye(3) + np.random.default_rng(8).uniform(-0.4, 0.4, (3, 3, 3))
     plan = make_plan(rotated, points[0])
@@ -480,6 +486,7 @@ def runge_kutta(z: jax.Array) -> jax.Array:
     return x + h / 6 * (a + 2 * b + 2 * c + quadrotor(x + h * c, u))
 
 
+@pytest.mark.slow
 def test_columns_are_pushed_where_an_elimination_would_be_repeated() -> None:
     """Thousands of operations on numbers, which XLA writes again for every entry of a matrix."""
     z = jax.random.uniform(jax.random.key(7), (3, 17), jnp.float64, 0.3, 1.2)

@@ -98,6 +98,7 @@ def test_the_form_has_the_values_of_the_program(x):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12), found, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("always")
 def test_it_can_be_batched_and_differentiated_again(x):
     form = form_of(program, [True, False], x, SCALE)
@@ -256,6 +257,7 @@ def rows_of(x):
     return jnp.outer(x[:4], x[4:]).ravel()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("gpu")
 def test_small_matrices_read_their_numbers_instead_of_scattering_them():
     x = jax.random.normal(jax.random.key(1), (SAMPLES, 8))

@@ -103,6 +103,7 @@ def test_derivatives_of_holomorphic_ones() -> None:
             assert_same(found, expected, tolerance=1e-12)
 
 
+@pytest.mark.slow
 def test_several_arguments_and_auxiliary_output() -> None:
     def fun(z: Any, x: Any, w: Any) -> Any:
         return {"y": jnp.sin(z["a"]) * w * x}, ("name", w)

@@ -176,6 +176,7 @@ def test_planner_knows_neither_jax_nor_the_compiler():
     assert planner_violations() == []
 
 
+@pytest.mark.slow
 def test_only_public_jax():
     assert private_jax_violations() == []
 

@@ -66,6 +66,7 @@ def loops(fun: Any, x: Any) -> int:
     return sum(e.name == "scan" and any(e.active) for e in equations)
 
 
+@pytest.mark.slow
 @pytest.mark.every_case
 @pytest.mark.parametrize(("fun", "size"), CASES)
 def test_derivatives_are_jaxs(fun, size):

@@ -27,6 +27,7 @@ def filled(entries, first):
     return numbers
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(
     stn.arrays(bool, st.tuples(st.integers(1, 9), st.integers(1, 8))),

@@ -120,6 +120,7 @@ def test_jacobians_are_jaxs(fun, order):
     np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.every_case
 @pytest.mark.parametrize("fun", CASES)
 def test_second_derivatives_are_jaxs(fun):

@@ -68,6 +68,7 @@ def test_a_loop_runs_once_each_way(mixing: float) -> None:
     assert len(re.findall(r"stablehlo\.while", text)) == 2
 
 
+@pytest.mark.slow
 def test_derivatives_and_batches() -> None:
     batch = [np.stack([x, 1.1 * x]) for x in POINT]
     got = jax.vmap(jacve(energy(0.1), argnums=(0, 1), order="reverse"))(*batch)
@@ -86,6 +87,7 @@ def solver(x: Any, v: Any, k: Any) -> Any:
     return jax.lax.while_loop(lambda carry: carry[1] < 9.0, step, (x, 1.0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fun", [leapfrog(0.1), solver])
 def test_maps_of_all_outputs_are_written_out_at_once(fun: Callable[..., Any]) -> None:
     mode = jax.jacfwd if fun is solver else jax.jacrev
@@ -135,6 +137,7 @@ EACH = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["parameters", "start", "one leaf", "loss", "numbers", "rows"])
 def test_columns_of_few_numbers_are_pushed_at_once(name: str) -> None:
     fun, point, loops = EACH[name]
@@ -172,6 +175,7 @@ def with_own_way_back(told: bool) -> Callable[..., Any]:
     return rule
 
 
+@pytest.mark.slow
 @pytest.mark.every_case
 @pytest.mark.parametrize("told", [False, True])
 @pytest.mark.parametrize("dtype", [np.float64, np.complex128])
@@ -195,6 +199,7 @@ def test_a_rule_gives_the_rows_of_all_inputs_at_once(told: bool, dtype: Any) -> 
     assert_same(found, jax.vmap(jax.jacrev(loss, argnums))(*batch))
 
 
+@pytest.mark.slow
 def test_a_few_layers_are_written_out_for_second_derivatives() -> None:
     """The loop over transformer blocks is one for the Jacobian, and none for the Laplacian."""
     draw = np.random.default_rng(5)

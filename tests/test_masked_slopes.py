@@ -93,6 +93,7 @@ def assert_finite_where(expected, found):
     np.testing.assert_allclose(found[there], expected[there], rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_first_order(name):
     fun, *args = CASES[name]
@@ -117,6 +118,7 @@ def test_batched_jitted_and_sparse(name):
     assert_finite_where(wanted, sparse.todense())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["attention", "norms", "sum of norms", "within a chain", "mean"])
 def test_second_order(name):
     fun, *args = CASES[name]

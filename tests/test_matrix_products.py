@@ -99,6 +99,7 @@ def gate(x: Array, first: Array, second: Array, third: Array) -> Array:
     return jnp.sin(second @ inner) * jnp.exp(third @ x) + x
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["auto", "forward", "reverse", "markowitz"])
 def test_products_with_shared_weights_have_no_batch(order: str) -> None:
     """For a batch all of them are single large products, with the batch first."""
@@ -189,6 +190,7 @@ def test_columns_of_a_single_input_pass_behind_weights() -> None:
     assert jnp.allclose(compiled.compile()(x, weights), expected, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_sums_of_columns_lie_as_their_product_reads_them() -> None:
     """Columns of a product of two layers are a sum: its metric contracts their last axis."""
     keys = jax.random.split(jax.random.key(23), 4)
@@ -262,6 +264,7 @@ def test_a_table_of_reactions_is_multiplied_whole() -> None:
     assert masked.nse == np.count_nonzero(table)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["auto", "reverse", "markowitz"])
 def test_a_single_input_and_a_batch_agree(order: str) -> None:
     """They are evaluated by two programs, and differentiated by one."""
@@ -337,6 +340,7 @@ def test_curvature_of_sigmoids_is_written_in_few_operations() -> None:
     assert text.count(" mul ") + text.count(" square ") <= 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("units", [(), (0,)])
 @pytest.mark.parametrize("axis", [0, 1])
 def test_products_of_a_first_axis(

@@ -81,6 +81,7 @@ QUANTITIES: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "coarse"),
     [*((name, "float32") for name in FUNCTIONS), ("a layer", "bfloat16"), ("a sum", "bfloat16")],
@@ -99,6 +100,7 @@ def test_as_precise_as_the_input(name: str, coarse: str) -> None:
             assert error <= tolerance * scale, (quantity, error, scale)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("float32")
 def test_weights_of_eight_bits() -> None:
     """JAX multiplies them with wider numbers where the function asks for that."""
@@ -130,6 +132,7 @@ NETWORKS: dict[str, Callable[..., Array]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("held", [np.asarray, jnp.asarray], ids=["known", "given"])
 @pytest.mark.parametrize("dtype", INTEGERS)
@@ -167,6 +170,7 @@ def test_a_trace() -> None:
         np.testing.assert_allclose(found, jnp.trace(jax.jacfwd(field)(jnp.asarray(X))), rtol=1e-13)
 
 
+@pytest.mark.slow
 def test_real_weights_of_complex_functions_stay_real() -> None:
     """As precise as the real and the imaginary part."""
     first, second = (jnp.asarray(w, jnp.float32) for w in (A, B))

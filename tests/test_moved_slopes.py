@@ -123,6 +123,7 @@ TWICE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TWICE)
 def test_second_order(name):
     fun, x = TWICE[name]

@@ -69,6 +69,7 @@ def test_gradient(marked: Callable[..., Any]) -> None:
         assert_same(jacve(marked, order=order, argnums=ALL)(*TENSORS), expected)
 
 
+@pytest.mark.slow
 def test_hessian_and_laplacian() -> None:
     """Of the logarithm, with tensors that share a parameter."""
 

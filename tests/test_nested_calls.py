@@ -107,6 +107,7 @@ def kernels(fun, *arguments):
     return jax.jit(fun).lower(*arguments).as_text().count("optimization_barrier")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("samples", [None, 16, 300])
 def test_long_chains_are_held_somewhere_and_right(samples):
     x = jax.random.uniform(jax.random.key(0), (6,) if samples is None else (samples, 6))

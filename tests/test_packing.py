@@ -263,6 +263,7 @@ def sparse(x):
     return jnp.concatenate([x[:10] * x[1:], jnp.sqrt(x[:1])]) + 2.0 * x
 
 
+@pytest.mark.slow
 @pytest.mark.every_case
 @pytest.mark.parametrize(
     ("fun", "inputs", "samples", "apart"),

@@ -69,6 +69,7 @@ def cut(fun: Callable[..., Array], particles: int) -> tuple[Callable[..., Array]
     return fun, p, xs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("particles", [2, 3, 5, 8])
 @pytest.mark.parametrize("fun", [features, layers, directed])
 def test_jacobians(fun: Callable[..., Array], particles: int) -> None:
@@ -81,6 +82,7 @@ def test_jacobians(fun: Callable[..., Array], particles: int) -> None:
         assert_same(*batched, tolerance=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("particles", [3, 5])
 def test_second_derivatives(particles: int) -> None:
     fun, p, xs = cut(energy, particles)
@@ -91,6 +93,7 @@ def test_second_derivatives(particles: int) -> None:
     assert_same(traces, jnp.trace(reference, axis1=1, axis2=2), tolerance=1e-11)
 
 
+@pytest.mark.slow
 def test_training_step() -> None:
     """The derivative of what is read by places, and of products after that."""
     fun, p, xs = cut(layers, 5)
@@ -148,6 +151,7 @@ def assembled(program: Program) -> list[EdgeInstruction]:
     return [i for i in edges if isinstance(i.operation, Assemble)]
 
 
+@pytest.mark.slow
 def test_both_tables_of_pairs_are_in_one_sum() -> None:
     """The first and the second of a pair, and what does not come from pairs."""
 

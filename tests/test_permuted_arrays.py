@@ -49,6 +49,7 @@ def test_divergence_of_pairs() -> None:
     np.testing.assert_allclose(divergence_ve(field)(x), expected, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_both_sides_of_a_difference_are_one_array() -> None:
     x = jnp.asarray(RNG.normal(size=(4, 3)))
     prepared = prepare(pairs, (x,), {}, 0, orders=2)

@@ -222,6 +222,7 @@ def test_same_arrays_as_two_arguments() -> None:
     assert_same(jacve(fun, argnums=(0, 1))(x, x), jax.jit(jax.jacfwd(fun, (0, 1)))(x, x))
 
 
+@pytest.mark.slow
 def test_more_functions_than_the_cache_holds() -> None:
     """Forgetting a plan costs time, not correctness."""
     for k in range(600):

@@ -46,6 +46,7 @@ FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.every_case
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions_that_draw(name: str) -> None:

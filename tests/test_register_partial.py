@@ -102,6 +102,7 @@ def use(register: Callable[..., None], kind: str) -> Callable[..., Any]:
 KINDS = ("elementwise", "block", "bilinear", "linear")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_first_and_second_derivatives(kind: str, register: Callable[..., None]) -> None:
     fun = use(register, kind)
@@ -127,6 +128,7 @@ def test_structure_is_what_was_said(register: Callable[..., None]) -> None:
     assert block.nse == 3 * 4 * 4
 
 
+@pytest.mark.slow
 def test_the_rule_is_used_and_checked(register: Callable[..., None]) -> None:
     """A wrong rule gives what it says, and the report sees it."""
     register(scaled_sine, (lambda x, y: 1.01 * jnp.cos(x) * y, lambda x: jnp.sin(x)))
@@ -162,6 +164,7 @@ def test_linear_primitive_without_a_rule_in_jax(register: Callable[..., None]) -
     np.testing.assert_allclose(jacve(fun, order="reverse")(X[0]), check, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_second_partials_of_blocks(register: Callable[..., None]) -> None:
     """A primitive that only its rules can differentiate, with a closed second derivative."""
     form = primitive("form_of_the_test", lambda x, y: jnp.sum(x * x * y, -1), drop=1)

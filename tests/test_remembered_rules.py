@@ -183,6 +183,7 @@ FAMILIES: dict[str, tuple[Callable[[Any], Elementwise], list[Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [net, loop], ids=["layers", "loop"])
 @pytest.mark.parametrize("name", FAMILIES)
 def test_rules_are_not_mixed_up(name: str, make: Any) -> None:

@@ -121,6 +121,7 @@ def test_weights_are_on_the_right(name: str) -> None:
     assert not left
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("samples", [None, 1, SAMPLES])
 def test_numbers(name: str, samples: int | None) -> None:

@@ -175,6 +175,7 @@ def test_many_samples_are_added_up_in_numbers():
     assert shapes(discounts)[4096,] >= COUNT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reverse", [False, True])
 def test_cumulative_products_share_their_tree_with_the_derivative(reverse):
     """By itself such a product is one over windows on a CPU, beside the derivative it is not."""

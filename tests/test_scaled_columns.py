@@ -57,6 +57,7 @@ def test_infinite_slopes_stay_in_their_columns():
     assert np.isfinite(found[3][:, [0, 1, 3]]).all()
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(
     st.sampled_from([(4, 4), (8, 4), (2, 4, 4), (4, 8), (16, 8)]),

@@ -135,6 +135,7 @@ def arm(x):
     return jnp.stack(robot_arm(*x, first[0], first[1] * first[2]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["forward", "reverse"])
 @pytest.mark.parametrize("special", [0.5, 1e9, np.inf])
 def test_numbers_that_wait_for_no_other_sine_are_one_evaluation(order, special):

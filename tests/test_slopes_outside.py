@@ -155,6 +155,7 @@ def jacve_of(fun: Callable[..., Any], argnums: int) -> Callable[..., Any]:
     return jacve(fun, argnums=argnums)
 
 
+@pytest.mark.slow
 def test_batches_of_batches_and_outside_of_jit() -> None:
     layers, xs = layers_of(6, 5, 4), samples(SAMPLES, 6)
     reference = jax.vmap(jax.jacrev(network, 1), (None, 0))(layers, xs)

@@ -172,6 +172,7 @@ def test_rows_go_back_through_a_loop_once_for_all_its_inputs(fun, loops):
     assert len(list(carried(expected.jaxpr.jaxpr))) == 2
 
 
+@pytest.mark.slow
 def test_a_loop_whose_value_is_read_runs_once():
     args = draw(13, 12, 12), draw(14, 12, 2), draw(15, STEPS, 2)
 

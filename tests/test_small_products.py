@@ -54,6 +54,7 @@ def test_numbers(size: int) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_single_precision_and_derivatives(float32: None) -> None:
     fun, parameters, xs = case(6)
     parameters, xs = jax.tree.map(lambda a: a.astype(jnp.float32), (parameters, xs))
@@ -121,6 +122,7 @@ def metric(x: Array) -> Array:
     return 0.5 * x @ jnp.linalg.solve(matrix, x) + jnp.linalg.slogdet(matrix)[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "loops"), [(5, True), (6, True), (7, False)])
 def test_products_of_the_function(size: int, loops: bool) -> None:
     """Also where the result is a Laplacian, up to fewer multiplications."""

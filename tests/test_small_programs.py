@@ -55,6 +55,7 @@ def products(jaxpr):
     return set(primitives(jaxpr, ("mul",)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["forward", "reverse"])
 @pytest.mark.parametrize("axes", [(0, 0), (None, 0)], ids=["own", "shared"])
 @pytest.mark.parametrize("fun", [frames, sorted_numbers])
@@ -428,6 +429,7 @@ def barriers(fun, *args):
     return primitives(jax.make_jaxpr(fun)(*args).jaxpr, ("optimization_barrier",))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fun", "inputs"), [(orbit, 6), (membrane, 4)])
 @pytest.mark.parametrize("size", [2, 64, BATCH, 4096])
 def test_runge_kutta_steps(fun, inputs, size):

@@ -53,6 +53,7 @@ def calls(fun, *args):
     return entry.count(" call("), entry.count(" fusion(")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fun", [step, two_results])
 @pytest.mark.parametrize("size", [2, 16, 37, 128, 255, 256, 600])
 def test_the_numbers_are_those_of_jax(fun, size):
@@ -61,6 +62,7 @@ def test_the_numbers_are_those_of_jax(fun, size):
     compare(ours(*args), jax.jit(jax.vmap(jax.jacfwd(fun, (0, 1))))(*args))
 
 
+@pytest.mark.slow
 def test_shared_inputs_single_precision_and_other_transformations():
     states, force = draw(3, 16, 4), draw(4)
     of_state = jacve(step, argnums=0)
@@ -120,6 +122,7 @@ def chained(a, b):
     return jnp.tanh(jnp.log(jnp.exp(jnp.sqrt(a)) + b) ** 0.3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fun", "staged_at"), [(volatility, {200, 300, 2000}), (chained, set())], ids=["row", "chain"]
 )
@@ -135,6 +138,7 @@ def test_single_numbers_of_some_samples_wait_for_no_other_thread(fun, staged_at)
         assert not called or called + fused <= FEW_KERNELS
 
 
+@pytest.mark.slow
 def test_what_takes_long_is_left_to_all_threads(monkeypatch):
     """Each sample takes some ten times as long as one of `step` does."""
 

@@ -146,6 +146,7 @@ SECOND = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.every_case
 @pytest.mark.parametrize("fun", FUNCTIONS)
 @pytest.mark.parametrize("quantity", SECOND)

@@ -214,6 +214,7 @@ def weights():
     return [jax.random.normal(key, shape) for key, shape in zip(keys, shapes, strict=True)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fun", "ours", "reference"),
     [

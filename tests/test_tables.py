@@ -103,6 +103,7 @@ def reactions(x: Any, rates: Any) -> Any:
     return jnp.concatenate([CHANGES @ speed, (jnp.sum(speed) / (1 + t * t))[None]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["auto", "forward", "reverse"])
 def test_known_zeros_of_windows(order: str) -> None:
     random = np.random.default_rng(1)

@@ -72,6 +72,7 @@ def test_tables_of_several_dimensions(name, order):
             )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_values_and_derivatives_of_jacobians(name):
     fun, count = CASES[name]

@@ -184,6 +184,7 @@ def test_inside_cond_and_while() -> None:
     assert_same(jax.jit(fun)(X), jax.jit(jax.jacrev(vector_function))(X) @ diagonal)
 
 
+@pytest.mark.slow
 def test_checkpoint_of_the_jacobian() -> None:
     def size(x: jax.Array) -> jax.Array:
         return jnp.sum(jax.checkpoint(jacve(vector_function))(x) ** 2)
@@ -227,6 +228,7 @@ def test_closure_over_a_tracer_of_an_outer_grad(order: str) -> None:
     assert_same(result, jax.grad(size(jax.jacrev))(MATRIX))
 
 
+@pytest.mark.slow
 @in_every_order
 def test_closure_over_a_tracer_of_an_outer_vmap(order: str) -> None:
     def at(jacobian: Callable[..., Any]) -> Callable[[jax.Array], jax.Array]:

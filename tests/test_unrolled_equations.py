@@ -51,6 +51,7 @@ def test_jacobian(order, sparse):
     assert_same(*both(x))
 
 
+@pytest.mark.slow
 def test_hessian():
     function, x = objective(COUNT), jnp.linspace(0.5, 1.5, COUNT)
 
@@ -64,6 +65,7 @@ def test_hessian():
     assert sparse.nse == np.count_nonzero(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["jacobian", "hessian"])
 def test_terms_read_while_planning(kind, monkeypatch):
     """Twice the equations are about twice the work, not four times."""

@@ -131,6 +131,7 @@ def test_jacobians(name, order, samples):
         assert loops(compiled) == count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_derivatives_of_jacobians(name):
     fun, _ = FUNCTIONS[name]
@@ -145,6 +146,7 @@ def test_derivatives_of_jacobians(name):
         np.testing.assert_allclose(found, mode(loss(jax.jacfwd(fun)))(x), rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.slow
 def test_second_order():
     x = draw(N)
     for fun in (swing, both, arm_of(3), mixture(3), inside):
@@ -159,6 +161,7 @@ def test_second_order():
             np.testing.assert_allclose(found, jnp.trace(expected), rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_values_come_with_the_jacobian():
     x = draw(N)
     for fun in (mixture(2 * N), swing, both, arm_of(2), inside, one_after_another):

@@ -61,6 +61,7 @@ def check(seed: int) -> None:
     assert_same(in_batch(laplacian_ve(total), samples), expected, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.every_case
 @pytest.mark.parametrize(
     "seed",

@@ -87,6 +87,7 @@ def test_jacobians(name):
         assert_as_one_by_one(jacve(fun, order=order), jax.jacrev(fun))
 
 
+@pytest.mark.slow
 @pytest.mark.smoke
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_gradients_of_losses(name):
@@ -98,6 +99,7 @@ def test_gradients_of_losses(name):
     assert_as_one_by_one(jax.grad(loss(jacve(fun))), jax.grad(loss(jax.jacrev(fun))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_values_and_laplacians(name):
     fun = FUNCTIONS[name]

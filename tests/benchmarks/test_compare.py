@@ -123,7 +123,6 @@ def test_case_draws_repeatable_inputs_in_the_precision_asked_for():
     np.testing.assert_array_equal(high, case.inputs(jnp.float64))
 
 
-@pytest.mark.smoke
 def test_demo_writes_its_numbers(tmp_path, capsys):
     target = tmp_path / "numbers.json"
     small = ["--batch", "4", "--grid", "4", "--rounds", "3", "--orders", "reverse"]

@@ -147,6 +147,7 @@ def test_chain_equals_the_product_of_its_matrices():
     np.testing.assert_allclose(chain.chain(angles), pose[:3, 3], rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_losses_are_those_of_the_likelihood():
     # Without weights in the last layer all classes are equally likely.
     arguments = training.sample_perceptron(jax.random.key(15), (), jnp.float64)

@@ -70,6 +70,7 @@ def test_method_that_is_left_out():
     assert "| lighthouse, single input | " in jacobian.tables([plain(report)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["jacobian.lighthouse", "laplacian.rosenbrock"])
 def test_compile_time(name, monkeypatch):
     forgotten = []
@@ -86,6 +87,7 @@ def test_compile_time(name, monkeypatch):
     assert f"ours / {report.tasks[tasks[0]].reference} | 1 | " in text
 
 
+@pytest.mark.slow
 def test_forgetting_makes_planning_start_again():
     jax.block_until_ready(jacve(lambda x: jnp.sum(jnp.sin(x) ** 2))(jnp.ones(3)))
     assert planning._plans.entries

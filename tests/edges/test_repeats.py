@@ -71,6 +71,7 @@ def parallel_edges(count: int):
     return fun
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["forward", "reverse"])
 def test_outer_products_are_added_by_position(order):
     """Two factors hold the edges; their product, summed, is less than what they hold."""

@@ -195,6 +195,7 @@ def test_an_interrupt_returns_the_best_order_so_far(order, monkeypatch):
     assert result.cost <= find_order(graph, "reverse").cost
 
 
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_written_is_no_obstacle(monkeypatch, tmp_path):
     obstacle = tmp_path / "file"
     obstacle.write_text("")

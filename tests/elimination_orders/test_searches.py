@@ -130,6 +130,7 @@ def test_optimal_is_the_brute_force_optimum(objective, graph):
     assert result.optimal
 
 
+@pytest.mark.slow
 def test_optimal_up_to_eight_vertices():
     for seed in range(5):
         graph = random_graph(seed, 8, 3, 2, 0.3)

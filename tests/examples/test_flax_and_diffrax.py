@@ -37,6 +37,7 @@ class Network(nnx.Module):
         return self.last(nnx.silu(self.norm(self.first(x))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ORDERS)
 def test_linen(order):
     module = Transformer()
@@ -46,6 +47,7 @@ def test_linen(order):
     assert_same(ours, expected, tolerance=1e-9)
 
 
+@pytest.mark.slow
 def test_laplacian_of_linen():
     module = Transformer()
     parameters = jax.jit(module.init)(jax.random.key(0), TOKENS)
@@ -65,6 +67,7 @@ def test_nnx(order):
     assert_same(ours, jax.jit(jax.jacrev(outputs, argnums=(0, 1)))(state, TOKENS), tolerance=1e-9)
 
 
+@pytest.mark.slow
 def test_adaptive_solver():
     """The end point of a pendulum's trajectory with step size control."""
 

@@ -126,6 +126,7 @@ def test_second_order(name):
     assert_same(jax.jit(laplacian_ve(function))(point), laplacian)
 
 
+@pytest.mark.slow
 def test_laplacian_of_attention():
     block = AttentionBlock(KEY)
     expected = jnp.einsum("abijij->ab", jax.jit(jax.hessian(block))(TOKENS))

@@ -168,6 +168,7 @@ def test_trees_of_coefficients(a, diagonal):
     close(found, reference(several, POINT, jnp.diag(jnp.asarray(diagonal, float)), drift, 0.0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compress", [True, False])
 @pytest.mark.parametrize("argnums", [(0, 1), (1, 0)])
 def test_full_matrix_over_several_arguments(argnums, compress):

@@ -59,6 +59,7 @@ def test_second_derivatives(primitive: str, form: str) -> None:
     )
 
 
+@pytest.mark.slow
 def test_elementwise_functions_of_numbers() -> None:
     """All at once: compiling them one by one takes minutes."""
     unary = {**UNARY, **OF_THE_SECOND_OPERAND}

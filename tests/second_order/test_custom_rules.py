@@ -162,6 +162,7 @@ def parameters() -> list[Any]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rule", "way"), parameters())
 def test_rule(rule: str, way: str) -> None:
     check_second_order(
@@ -190,6 +191,7 @@ def rules_in_turn(w, x):
     return jnp.sum(jnp.sin(jnp.roll(first, 1, 0)) * jax.lax.map(lambda row: jnp.tanh(row @ w), x))
 
 
+@pytest.mark.slow
 @pytest.mark.every_case
 @pytest.mark.parametrize("outer", ["samples", "loss"])
 @pytest.mark.parametrize("fun", [rows_in_turn, rules_in_turn])

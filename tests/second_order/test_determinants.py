@@ -61,6 +61,7 @@ def nearly_singular(seed: int, n: int, determinants: int, complex_: bool) -> tup
     return np.stack(weights), r
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("standard_promotion")
 @pytest.mark.parametrize(
     ("n", "complex_"),
@@ -140,6 +141,7 @@ def polynomial(a: Any) -> Any:
     return jnp.sum(a[..., 0, :] * jnp.cross(a[..., 1, :], a[..., 2, :]), axis=-1)
 
 
+@pytest.mark.slow
 @pytest.mark.smoke
 @pytest.mark.parametrize("n", [2, 3])
 def test_small_determinants_are_polynomials(n: int) -> None:
@@ -176,6 +178,7 @@ def by_minors(a: Any) -> Any:
     return jnp.sum(signs * minors(a[..., :2, :]) * minors(a[..., 2:, :])[..., ::-1], -1)
 
 
+@pytest.mark.slow
 def test_larger_determinants_have_cofactors() -> None:
     """At regular, nearly singular and singular matrices, mapped and in a batch of their size."""
     x = np.random.default_rng(0).standard_normal((4, 4, 4))  # mapped along the last axis
@@ -196,6 +199,7 @@ def test_larger_determinants_have_cofactors() -> None:
     assert_same(found, jnp.trace(hessian))
 
 
+@pytest.mark.slow
 def test_larger_determinants_in_a_training_step() -> None:
     """The derivative of a Laplacian and of a Jacobian, at a singular matrix too."""
     x = jnp.asarray(np.random.default_rng(1).standard_normal((4, 4)))
@@ -251,6 +255,7 @@ RANK_ELSEWHERE = ("all pivots zero", "a pivot of rounding errors")
 """Matrices whose rank is that of columns without a pivot."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["forward", "reverse"])
 def test_cofactors_of_singular_matrices(order: str) -> None:
     """JAX divides by all pivots but the last, and has zeros where another one vanishes."""
@@ -274,6 +279,7 @@ def test_cofactors_of_singular_matrices(order: str) -> None:
     assert_same(np.float64(ours)[:, 1:4, 1:4], -6.0 * exact, tolerance=1e-5)
 
 
+@pytest.mark.slow
 def test_second_derivatives_of_matrices_of_any_rank() -> None:
     """Where two pivots vanish the second derivative does not; JAX has zeros or NaN there.
 
@@ -347,6 +353,7 @@ def test_columns_meet_every_factor_once(name: str) -> None:
     assert len(traces) == (0 if name == "slogdet" else 2)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("standard_promotion")
 @pytest.mark.parametrize("n", [3, 5])
 def test_complex_determinants_are_their_cofactors_too(n: int) -> None:
@@ -362,6 +369,7 @@ def test_complex_determinants_are_their_cofactors_too(n: int) -> None:
     assert not {"lu", "custom_linear_solve"} & {vertex.primitive for vertex in graph.vertices}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("standard_promotion")
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_sign_and_logarithm_of_complex_determinants(n: int) -> None:

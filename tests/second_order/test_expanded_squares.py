@@ -72,6 +72,7 @@ def test_value_and_gradient(name):
         assert_same(found, expected, tolerance=1e-9, context=order)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["Gauss", "bilinear"])
 def test_other_operators(name):
     fun, params = CASES[name]

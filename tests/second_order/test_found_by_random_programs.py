@@ -54,6 +54,7 @@ LONG: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("standard_promotion")
 @pytest.mark.parametrize(
     "name", [*COMPLEX, *(pytest.param(n, marks=pytest.mark.conformance) for n in LONG)]

@@ -160,6 +160,7 @@ def test_hessians_of_batches(name):
     assert_same(batch, jax.jit(jax.vmap(jax.hessian(fun)))(xs))
 
 
+@pytest.mark.slow
 def test_gradients_of_losses_with_hessians():
     def loss(hessian):
         def of_weights(v, x):
@@ -233,6 +234,7 @@ def test_sparse_hessians_keep_their_structure():
     assert_same(found.todense(), jax.hessian(fun)(x))
 
 
+@pytest.mark.slow
 def test_long_programs_and_complex_numbers_are_left_to_the_other_program():
     def of_complex(x):
         h = jnp.tanh(lax.complex(x, jnp.cos(x)) @ lax.complex(W[0], W[1]))

@@ -335,6 +335,7 @@ def test_metrics(order: str) -> None:
         assert_same(result, expected, context=str(options))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("argnums", [(0, 1), (1, 0)], ids=str)
 def test_metrics_of_several_arguments(argnums: tuple[int, ...]) -> None:
     """Rows and columns follow the order of argnums, and of leaves within an argument."""
@@ -654,6 +655,7 @@ for kind in ("jacobian", "laplacian", "hessian"):
 """
 
 
+@pytest.mark.slow
 def test_the_same_plan_in_every_process() -> None:
     """Instructions do not depend on Python's random hashes."""
     texts = []

@@ -208,6 +208,7 @@ def test_of_each_number(names: list[str]) -> None:
         assert_same(hessian, expected, context=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", in_groups(JOINT, 10))
 def test_of_several_numbers(names: list[str]) -> None:
     """JAX's numbers where it has any; NaN only where it has NaN."""

@@ -125,6 +125,7 @@ def test_a_value_that_is_an_output_keeps_its_vertex(name):
         np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_columns_of_weights_are_put_together_once():
     program, found, plan = operations(ring, 6)
     fixed = program.unreached(plan.moving)
@@ -170,6 +171,7 @@ def test_three_derivatives_at_the_ends(fun):
         )
 
 
+@pytest.mark.slow
 def test_a_number_that_moves():
     def fun(x, c):
         return jnp.sum(jnp.logaddexp(x, c) ** 2)

@@ -106,6 +106,7 @@ def test_values_and_gradients(name, number):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["four layers", "six layers"])
 def test_other_transformations(name):
     field, sizes = CASES[name]

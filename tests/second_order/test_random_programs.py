@@ -18,6 +18,7 @@ LARGEST = 10
 """Differentiated numbers of the programs: a Hessian holds their square."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(SAMPLE))
 def test_sample(seed: int) -> None:
     """All orders and both forms of the Hessian."""
@@ -32,6 +33,7 @@ def test_sample(seed: int) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "seed",
     [

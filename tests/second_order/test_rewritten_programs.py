@@ -155,6 +155,7 @@ def causal(x):
     return jnp.sum(jnp.tanh(jax.nn.softmax(scores) @ features))
 
 
+@pytest.mark.slow
 def test_masked_scores_are_as_wide_as_their_product():
     check_second_order(causal, PAIRS)
     program = make_plan(causal, PAIRS, kind="laplacian").program
@@ -212,6 +213,7 @@ def attention_and_gate(x, weight=1.0):
     return jnp.sum(jnp.tanh((jax.nn.silu(z @ gate) * (z @ up)) @ down))
 
 
+@pytest.mark.slow
 def test_many_terms_that_are_written_out_behind_are_one_array():
     check_second_order(attention_and_gate, TOKENS)
     program = make_plan(attention_and_gate, TOKENS, order="forward", kind="laplacian").program
@@ -239,12 +241,14 @@ def attention_twice(x, weight=1.0):
 FEW_TOKENS = RNG.normal(size=(5, 4))
 
 
+@pytest.mark.slow
 def test_columns_of_few_numbers_are_one_array_from_three_terms_on():
     check_second_order(attention_twice, FEW_TOKENS)
     program = make_plan(attention_twice, FEW_TOKENS, order="forward", kind="laplacian").program
     assert len(program.instructions) < 190  # 215 of them for products term by term
 
 
+@pytest.mark.slow
 def test_few_outer_products_stay_a_sum():
     rates, weights = RNG.normal(size=(5, 6)), RNG.normal(size=(5, 6, 7))
 
@@ -260,6 +264,7 @@ def test_few_outer_products_stay_a_sum():
     assert max(np.prod(shape) for shape in shapes) < 6 * 7 * 20
 
 
+@pytest.mark.slow
 def test_short_products_with_weights_are_products_of_matrices():
     """Four numbers a layer into few features: a batch has rows enough for a product."""
     layers = [(RNG.normal(size=(4, 6)), RNG.normal(size=(6, 4))) for _ in range(3)]
@@ -289,6 +294,7 @@ def test_short_products_with_weights_are_products_of_matrices():
     assert_same(found, loss(lambda f: jnp.trace(jax.hessian(f)(x))), tolerance=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fun", "at"),
     [(moved_by_others, PARTICLES), (attention_and_gate, TOKENS), (attention_twice, FEW_TOKENS)],

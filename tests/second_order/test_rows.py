@@ -160,6 +160,7 @@ def test_several_leaves_and_outputs():
         )
 
 
+@pytest.mark.slow
 def test_block_diagonals_of_a_chain_are_one_band():
     """Differences of positions spread every block to neighbours; what lies side by side joins."""
     with jax.enable_x64(True):

@@ -135,6 +135,7 @@ def test_value_and_gradient_beside(taken: list[bool]) -> None:
     assert taken == [True, True]
 
 
+@pytest.mark.slow
 def test_samples_and_parameters() -> None:
     xs = jax.random.normal(jax.random.key(0), (3, 4), jnp.float64)
 

@@ -83,6 +83,7 @@ def test_vmap_over_parameters_and_nested(name: str) -> None:
     assert_same(*both(BATCH, stack))
 
 
+@pytest.mark.slow
 @at_every_operator
 def test_derivatives_of_the_operator(name: str) -> None:
     """Gradients with respect to parameters, and third derivatives, both modes."""
@@ -116,6 +117,7 @@ def test_training_step_over_a_batch() -> None:
     assert_same(*both(W))
 
 
+@pytest.mark.slow
 def test_biharmonic() -> None:
     """The Laplacian of the Laplacian."""
 
@@ -127,6 +129,7 @@ def test_biharmonic() -> None:
     assert_same(laplacian_ve(divergence_ve(jax.grad(fun)))(X), twice(X))
 
 
+@pytest.mark.slow
 def test_hessian_of_a_laplacian() -> None:
     def fun(x: Any) -> Any:
         return jnp.sin(x[0] * x[1]) * x[2] ** 3
@@ -135,6 +138,7 @@ def test_hessian_of_a_laplacian() -> None:
     assert_same(laplacian_ve(hessve(fun))(X), reference_laplacian(jax.hessian(fun))(X))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["forward", "reverse"])
 def test_results_are_pytrees(order: str) -> None:
     def fun(x: Any) -> Any:
@@ -233,6 +237,7 @@ def test_inside_loops_and_checkpoint(name: str) -> None:
     assert_same(*both(BATCH))
 
 
+@pytest.mark.slow
 def test_without_jit() -> None:
     with jax.disable_jit():
         hessian = hessve(network)(X)

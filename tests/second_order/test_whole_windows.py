@@ -110,6 +110,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("whole_windows")
 @pytest.mark.parametrize("name", CASES)
 def test_laplacian_and_hessian(name: str) -> None:
@@ -165,6 +166,7 @@ def test_convolutions_are_taken_as_a_whole() -> None:
     assert sum(opaque) == 2
 
 
+@pytest.mark.slow
 def test_a_first_layer_meets_the_identity_once(whole_windows):
     """Its columns and their squares come from two identities, which are one to the compiler."""
     kernels = (RNG.normal(size=(4, 1, 3, 3)), RNG.normal(size=(4, 4, 3, 3)))
