@@ -18,7 +18,6 @@ from ..plotting import figure_and_axes
 from ..program.counts import OpCounts
 from .kinds import Planner, kind_of
 from .plan import Plan
-from .planning import prepare
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -61,7 +60,7 @@ def computational_graph(
     check_flags(strict=strict)
     chosen = kind_of(kind, {})
     function = chosen.function(fun)
-    return prepare(function, args, kwargs, argnums, orders=chosen.orders, strict=strict).graph
+    return chosen.prepare(function, args, kwargs, argnums, strict).graph
 
 
 def make_plan(

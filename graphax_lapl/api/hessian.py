@@ -175,7 +175,7 @@ def _prepared(
     holomorphic: bool,
 ) -> Prepared:
     """The traced call, where the Hessian of its function is defined."""
-    prepared = prepare(fun, args, kwargs, argnums, has_aux, 2, strict, holomorphic)
+    prepared = prepare(fun, args, kwargs, argnums, has_aux, 2, strict, holomorphic, entries=True)
     if not holomorphic:
         check_real_inputs(prepared.traced)
     elif not is_complex_linear(prepared.graph):

@@ -65,6 +65,7 @@ class Kind:
         orders: how often the function is differentiated.
         options: names of further arguments of the operator that a plan depends on.
         function: from the user's function to the one that is differentiated.
+        entries: whether all second derivatives are wanted, and not sums of them.
     """
 
     operator: Callable[..., Callable[..., Any]]
@@ -72,6 +73,20 @@ class Kind:
     orders: int = 1
     options: tuple[str, ...] = ()
     function: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda fun: fun
+    entries: bool = False
+
+    def prepare(
+        self,
+        fun: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        argnums: int | Sequence[int],
+        strict: bool,
+    ) -> Prepared:
+        """One call of the function that is differentiated, traced and inlined."""
+        return prepare(
+            fun, args, kwargs, argnums, orders=self.orders, strict=strict, entries=self.entries
+        )
 
 
 def _jacobian(call: Call) -> tuple[PlanOf, Sequence[Any]]:
@@ -141,7 +156,7 @@ def _coefficient(call: Call, name: str) -> Any:
 
 KINDS: dict[str, Kind] = {
     "jacobian": Kind(jacve, _jacobian, options=("sparse_representation",)),
-    "hessian": Kind(hessve, _hessian, 2, ("sparse_representation",)),
+    "hessian": Kind(hessve, _hessian, 2, ("sparse_representation",), entries=True),
     "hessian_diagonal": Kind(hessian_diagonal, _diagonal, 2),
     "laplacian": Kind(laplacian_ve, _laplacian(False), 2, ("weights", "seeds", "compress")),
     "forward_laplacian": Kind(forward_laplacian, _laplacian(True), 2, ("weights", "seeds")),
@@ -207,7 +222,7 @@ class Planner:
         follow("auto")  # which checks the options
         self._follow = follow
         function = kind.function(fun)
-        self.prepared = prepare(function, args, kwargs, argnums, orders=kind.orders, strict=strict)
+        self.prepared = kind.prepare(function, args, kwargs, argnums, strict)
         traced = self.prepared.traced
         if kind.orders == 2:
             check_real_inputs(traced)

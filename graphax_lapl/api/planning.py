@@ -249,8 +249,11 @@ def prepare(
     strict: bool = False,
     holomorphic: bool = False,
     allow_int: bool = False,
+    entries: bool = False,
 ) -> Prepared:
     """Trace and inline one call of `fun`, to be differentiated once or twice.
+
+    With `entries` all second derivatives are wanted, and not sums of them.
 
     Raises:
         FallbackError: with `strict`, where a part of `fun` has no rule.
@@ -261,7 +264,11 @@ def prepare(
     traced_again = any(is_traced(value) for value in (*traced.leaves, *traced.plain.consts))
     with inside(traced.mesh):
         listing, active = flatten_jaxpr(
-            traced.plain, traced.differentiated, treatment, orders, traced_again
+            traced.plain,
+            traced.differentiated,
+            functools.partial(treatment, entries=entries),
+            orders,
+            traced_again,
         )
     key: Hashable | None
     try:
@@ -269,6 +276,7 @@ def prepare(
             held = listing_key(listing, traced_again)
         key = (
             orders,
+            entries,
             registry_version(),
             held,
             tuple(traced.differentiated),

@@ -17,6 +17,7 @@ from jax import Array, lax
 from ..edges.maps import IndexMap, label
 from ..edges.operations import Combine, Einsum, Read
 from ..edges.terms import Number
+from ..graph.stretches import read_stretches, stretches
 
 __all__ = [
     "at_least",
@@ -37,6 +38,8 @@ SMALL_PRODUCT = 1 << 15
 UNIT = -1
 #: Sliding windows up to this length are read as slices side by side, longer ones by positions.
 MAX_WINDOW = 32
+#: Most stretches of a table that are put side by side: the transpose of a gather is a scatter.
+MAX_STRETCHES = 3
 
 
 def promoted(values: Sequence[Array]) -> list[Array]:
@@ -194,6 +197,8 @@ def _read_axis(
         return lax.concatenate(slices, axis + len(names)), [*names, window]
     labels = list(index_map.labels)
     positions = index_map.evaluate(labels, sizes).astype(np.int32)
+    if len(labels) == 1 and len(parts := stretches(positions)) <= MAX_STRETCHES:
+        return read_stretches(value, axis, parts), labels
     index = (slice(None),) * axis + (positions,)
     return value.at[index].get(mode="promise_in_bounds"), labels
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import numpy as np
 from jax import Array, lax
 
+from ..graph.stretches import read_stretches, stretches
+
 __all__ = ["read_regularly"]
 
 #: Most stretches that are put side by side.
@@ -44,7 +46,7 @@ def _filled(places: np.ndarray, before: bool) -> np.ndarray:
 def _read(value: Array, places: np.ndarray) -> Array | None:
     steps = np.diff(places)
     if len(places) == 1 or (steps == steps[0]).all():
-        return _stretch(value, places)
+        return read_stretches(value, 0, [places])
     count = len(places)
     for repeats in range(2, count // 2 + 1):
         if count % repeats:
@@ -57,31 +59,8 @@ def _read(value: Array, places: np.ndarray) -> Array | None:
         if (rows == rows[0]).all():
             read = _read(value, rows[0])
             return None if read is None else _repeated(read, (repeats, count // repeats), 1)
-    ends = _stretches(places)
-    if len(ends) > MAX_STRETCHES:
-        return None
-    return lax.concatenate([_stretch(value, part) for part in np.split(places, ends[:-1])], 0)
-
-
-def _stretches(places: np.ndarray) -> list[int]:
-    """Where stretches with steps of one length end."""
-    ends, start = [], 0
-    while start < len(places):
-        steps = np.diff(places[start:])
-        other = np.flatnonzero(steps != steps[0]) if len(steps) else steps
-        start += int(other[0]) + 1 if len(other) else len(steps) + 1
-        ends.append(start)
-    return ends
-
-
-def _stretch(value: Array, places: np.ndarray) -> Array:
-    """Places with steps of one length."""
-    low, high = int(places.min()), int(places.max())
-    step = int(places[1] - places[0]) if len(places) > 1 else 1
-    if step == 0:
-        return lax.broadcast_in_dim(lax.slice(value, (low,), (low + 1,)), places.shape, (0,))
-    read = lax.slice(value, (low,), (high + 1,), (abs(step),))
-    return read if step > 0 else lax.rev(read, (0,))
+    parts = stretches(places)
+    return read_stretches(value, 0, parts) if len(parts) <= MAX_STRETCHES else None
 
 
 def _repeated(read: Array, shape: tuple[int, int], dimension: int) -> Array:

@@ -8,7 +8,7 @@ but no value.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -114,6 +114,7 @@ class Equation:
         effects: whether it does more than compute its outputs (prints, callbacks).
         known_as: name of a call that was recognised and has a rule as a whole, e.g. "slogdet".
         callers: where the calls stand that it was inlined from, innermost first.
+        form: what computes the same sooner than the primitive.
     """
 
     primitive: Any
@@ -126,6 +127,7 @@ class Equation:
     effects: bool = False
     known_as: str | None = None
     callers: tuple[Any, ...] = ()
+    form: Callable[..., Any] | None = None
 
     @property
     def name(self) -> str:
@@ -161,6 +163,8 @@ class Equation:
         """Bind the primitive on values (arrays or tracers); always returns a list."""
         params = self.primitive.get_bind_params(self.params)
         with self.context.manager:
+            if self.form is not None:
+                return [self.form(*values)]
             if any(self.active) and self.primitive.name == "cumprod":
                 # As JAX differentiates it: value and derivative share the tree. The primitive is a
                 # product over windows on a CPU.

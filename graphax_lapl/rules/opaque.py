@@ -29,7 +29,7 @@ from .inverses import rewritten_inverse
 from .logaddexp import tangent_of_logaddexp
 from .loop_invariants import before_the_loop
 from .matrix_calls import known_call
-from .reduction import rewritten_product
+from .products import rewritten_product
 from .registry import CALLS, RULES, defrule, find_user_rule
 from .site import Piece, Site, not_before
 
@@ -279,8 +279,9 @@ def treatment(
     stack: tuple[str, ...],
     orders: int,
     operand: Variable | None,
+    entries: bool = False,
 ) -> How:
-    """What inlining does with an equation on an active input.
+    """What inlining does with an equation on an active input; `entries` as for `prepare`.
 
     A primitive with a rule is kept, a reduction by a function of the user's written out. One
     without is replaced by its tangent program, unless that program contains the same primitive
@@ -310,7 +311,7 @@ def treatment(
         or rewritten_det(name, params, orders)
         or rewritten_inverse(name, params)
         or rewritten_abs(name, operand is not None and operand.is_complex, orders)
-        or rewritten_product(name, params, operand, orders)
+        or rewritten_product(name, params, operand, orders, entries)
     )
     if rewritten is not None:
         return rewritten

@@ -60,10 +60,10 @@ def layered(activation):
 
 
 def ring(x):
-    """Two convolutions on a circle."""
+    """Two convolutions on a circle, whose ends meet with the other sign."""
     y = x[:, None]
     for kernel in (KERNEL, SECOND):
-        around = jnp.concatenate([y[-1:], y, y[:1]])
+        around = jnp.concatenate([-y[-1:], y, -y[:1]])
         y = jnp.tanh(
             lax.conv_general_dilated(
                 around[None], kernel, (1,), "VALID", dimension_numbers=("NWC", "WIO", "NWC")
