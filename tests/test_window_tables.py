@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from graphax_lapl import computational_graph, jacve, laplacian_ve
-from graphax_lapl.graph.stretches import read_stretches, stretches
+from graphax_lapl.rules.stretches import read_stretches, stretches
 
 KERNEL = jnp.asarray(np.random.default_rng(3).normal(size=(3, 3, 1, 2)))
 X = jnp.asarray(np.random.default_rng(4).normal(size=(5, 6)))

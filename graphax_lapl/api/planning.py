@@ -29,6 +29,7 @@ from ..rules import treatment
 from ..rules.custom import registry_version
 from ..rules.lowering import lower
 from ..rules.second_order import SecondOrderGraph, lower_second_order
+from ..rules.window_tables import with_window_tables
 from .autotune import CANDIDATES, Autotune, Inputs, as_autotune, measured_winner
 from .compressed import cheaper_compressed, compressed_plan, suits
 from .compression import COMPRESSED_ORDERS, Compressed
@@ -270,6 +271,7 @@ def prepare(
             orders,
             traced_again,
         )
+        with_window_tables(listing)
     key: Hashable | None
     try:
         with inside(traced.mesh):

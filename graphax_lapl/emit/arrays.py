@@ -17,7 +17,7 @@ from jax import Array, lax
 from ..edges.maps import IndexMap, label
 from ..edges.operations import Combine, Einsum, Read
 from ..edges.terms import Number
-from ..graph.stretches import read_stretches, stretches
+from ..rules.stretches import read_stretches, stretches
 
 __all__ = [
     "at_least",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from jax import Array, lax
 
-from ..graph.stretches import read_stretches, stretches
+from ..rules.stretches import read_stretches, stretches
 
 __all__ = ["read_regularly"]
 

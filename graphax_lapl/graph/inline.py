@@ -36,7 +36,6 @@ from .numpy_values import moved, numpy_result
 from .tangent_program import differentiable_outputs, tangent_program
 from .tracing import is_traced
 from .unrolling import written_out
-from .window_tables import with_window_tables
 
 __all__ = ["Rewritten", "RewrittenWhere", "Treatment", "flatten_jaxpr"]
 
@@ -514,7 +513,6 @@ def flatten_jaxpr(
         references.append(_Reference(new, orders if moves else 0))
     results = inliner.run(closed.jaxpr, references)
     listing.outputs = [reference.atom for reference in results]
-    with_window_tables(listing)
     return listing, [reference.active for reference in results]
 
 

@@ -17,6 +17,7 @@ from ..graph.listing import Equation
 from .lowering import local_partials
 from .opaque import structures_only, treatment
 from .possible_values import Possible, PossibleValues
+from .window_tables import with_window_tables
 
 __all__ = ["Aligned", "Body", "body_of", "jaxprs_of", "partners"]
 
@@ -39,6 +40,7 @@ class Body:
             _is_inexact(aval) if moving is None else k in moving for k, aval in enumerate(variables)
         ]
         self.listing, self.active = flatten_jaxpr(closed, moves, treatment)
+        with_window_tables(self.listing)
         self.moves = moves
         self.inputs = [self.listing.vertex(variable) for variable in self.listing.inputs]
         self.outputs = [

@@ -16,8 +16,8 @@ import jax
 import numpy as np
 from jax import lax
 
-from .listing import Atom, Constant, Equation, Listing
-from .numpy_values import MOVES, moved
+from ..graph.listing import Atom, Constant, Equation, Listing
+from ..graph.numpy_values import MOVES, moved
 from .stretches import read_stretches, stretches
 
 __all__ = ["with_window_tables"]
