@@ -67,6 +67,28 @@ def test_pieces_that_are_turned_round_and_strided():
     np.testing.assert_allclose(jacve(fun)(X), jax.jacfwd(fun)(X), atol=1e-12)
 
 
+def test_what_prints_stays_where_it_is(capfd):
+    def fun(x):
+        jax.debug.print("sum {}", x.sum())
+        return convolved(jnp.pad(x * x, 1, mode="wrap"))
+
+    np.testing.assert_allclose(jacve(fun)(X), jax.jacfwd(fun)(X), atol=1e-12)
+    jax.effects_barrier()
+    assert capfd.readouterr().out.count("sum") == 2
+
+
+def test_a_loop_of_periodic_steps():
+    kernel = KERNEL[:, :, :, :1] / 9
+
+    def fun(x):
+        def step(u, _):
+            return u + jnp.tanh(convolved(jnp.pad(u, 1, mode="wrap"), kernel)[0, ..., 0]), None
+
+        return jax.lax.scan(step, x, None, length=12)[0]
+
+    np.testing.assert_allclose(jacve(fun)(X), jax.jacfwd(fun)(X), atol=1e-10)
+
+
 def test_kernels_move_too():
     def fun(x, kernel):
         return convolved(jnp.pad(x * x, 1, mode="wrap"), jnp.sin(kernel))

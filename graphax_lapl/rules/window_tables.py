@@ -38,7 +38,10 @@ def with_window_tables(listing: Listing) -> None:
         if equation.name in WINDOWED and equation.active[0]:
             found.update(_tables(listing, makers, equation.inputs[0]))
     if found:
-        listing.equations = [found.get(e.outputs[0], e) for e in listing.equations]
+        # What only prints has no outputs.
+        listing.equations = [
+            found.get(e.outputs[0], e) if e.outputs else e for e in listing.equations
+        ]
 
 
 def _tables(
