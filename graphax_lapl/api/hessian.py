@@ -210,13 +210,13 @@ def hessian_plan(prepared: Prepared, order: Any, sparse: bool = False) -> Plan |
     named = order.lower() if isinstance(order, str) else order
     if isinstance(named, Compressed) or (isinstance(named, str) and named in COMPRESSED_ORDERS):
         return None  # the compressed Jacobian of the gradient
-    if follows_rules_of_rules(prepared) or prepared.second.opaque:
+    if follows_rules_of_rules(prepared) or prepared.second.unknown:
         return None
     if has_complex_inputs(prepared.traced) and not is_complex_linear(prepared.graph):
         return None
 
     def build(orders: Sequence[EliminationOrder]) -> Plan:
-        rows = build_row_hessian(prepared.second)
+        rows = None if prepared.second.opaque else build_row_hessian(prepared.second)
         limit = None if rows is None else OPERATIONS_PER_PRODUCT * most_products(rows)
         program = build_hessian(prepared.second, limit)
         if program is not None and not sparse and layers(prepared.listing) > 1:

@@ -101,7 +101,7 @@ def _hessian(call: Call) -> tuple[PlanOf, Sequence[Any]]:
 
 def _diagonal(call: Call) -> tuple[PlanOf, Sequence[Any]]:
     prepared = call.prepared
-    around = follows_rules_of_rules(prepared) or prepared.second.opaque
+    around = follows_rules_of_rules(prepared) or prepared.second.unknown
     return lambda order: None if around else diagonal_plan(prepared, order), ()
 
 

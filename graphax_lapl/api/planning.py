@@ -197,7 +197,7 @@ class Prepared:
         if self.listing.disagrees:
             found.append(Fallback("custom_jvp", self.traced.name, RULES_OF_RULES))
         makers = {equation.outputs: equation for equation in self.listing.equations}
-        for item in self.second.opaque:
+        for item in self.second.unknown:
             equation = makers[item.equation.outputs]
             found.append(Fallback(equation.name, equation.source, NO_SECOND_ORDER))
         return found

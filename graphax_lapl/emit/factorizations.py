@@ -19,12 +19,11 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.extend.core import jaxpr_as_fun
 
+from ..rules.implicit import LOWER_IS_READ
+
 __all__ = ["summed_second_derivative"]
 
 Columns = Sequence[Array | None]
-
-#: Whether JAX's derivative of `cholesky` reads the lower triangle only, as `cholesky` does.
-_LOWER_IS_READ = jax.__version_info__ >= (0, 12)
 
 
 def _cholesky(
@@ -42,7 +41,7 @@ def _cholesky(
     inverse = lax.linalg.triangular_solve(factor, identity, left_side=True, lower=True)
 
     def reduced(columns: Array) -> Array:
-        if _LOWER_IS_READ:
+        if LOWER_IS_READ:
             columns = jnp.tril(columns) + jnp.tril(columns, -1).mT
         right = jnp.einsum("c...ij,...kj->c...ik", columns, inverse)
         return jnp.einsum("...ik,c...kj->c...ij", inverse, right)

@@ -12,7 +12,7 @@ from ..rules.lowering import closure, identity_structure
 from ..rules.second_order import SecondOrderGraph
 from .builder import Edge
 from .instructions import Block, Program
-from .second_order import Jacobians, SecondOrderBuilder
+from .second_order import Jacobians, Place, SecondOrderBuilder
 
 __all__ = ["HessianBuilder", "build_hessian"]
 
@@ -49,6 +49,8 @@ class _TooLong(Exception):
 class HessianBuilder(SecondOrderBuilder):
     """Pulls second derivatives of vertices back to the leaves."""
 
+    of_equations = True
+
     def __init__(self, graph: SecondOrderGraph, max_operations: int | None = None):
         super().__init__(graph)
         self.remaining = max_operations
@@ -66,6 +68,7 @@ class HessianBuilder(SecondOrderBuilder):
         second = self.second
         self.require_closed_forms()
         local = self.prepare()
+        self.solved = self.sides()
         self.arrows, self.curvatures = self.through_pointwise(local, self.curvature_edges())
         targets = {v for _, first, other, _ in self.curvatures for v in (first, other)}
         spans = self.jacobians(self.arrows, self.identity_columns(), targets)
@@ -151,25 +154,39 @@ class HessianBuilder(SecondOrderBuilder):
         split = len(self.shape_of(self.second.inputs[first]))
         return self.made_by(swapped(edge[0], split), edge[1], end)
 
-    def adjoints(self, local: dict[tuple[int, int], Edge], end: int) -> dict[int, Edge]:
-        """The Jacobian of an output with respect to every vertex that a curvature lies before."""
+    def adjoints(self, local: dict[tuple[int, int], Edge], end: int) -> dict[Place, Edge]:
+        """The Jacobian of an output with respect to every vertex that a curvature lies before.
+
+        Those that solve an equation have one with respect to its right-hand side too.
+        """
+        sides = {side: self.solved[side] for side, *_ in self.curvatures if side in self.solved}
         forward: dict[int, list[int]] = {}
         for u, v in local:
             if u in self.names and v in self.names:
                 forward.setdefault(u, []).append(v)
-        curved = closure(sorted({vertex for vertex, *_ in self.curvatures}), forward)
+        ends = {vertex for vertex, *_ in self.curvatures if isinstance(vertex, int)}
+        ends.update(vertex for vertex, _ in sides.values())
+        curved = closure(sorted(ends), forward)
         forward = {u: after for u, after in forward.items() if u in curved}
         structure = accumulate((identity_structure(self.listing, end),)).result
         if structure is None:
             return {}
-        found: dict[int, Edge | None] = {end: (structure, ())}
+        found: dict[Place, Edge | None] = {end: (structure, ())}
+        pulled: dict[tuple[int, Edge], Edge | None] = {}
         for u in sorted((u for u in forward if u < end), reverse=True):
             running = self.running_sum(end)
             for v in forward[u]:
                 outer = found.get(v)
                 if outer is not None:
-                    running.add(self.product(outer, local[u, v], end))
+                    made = self.product(outer, local[u, v], end)
+                    pulled[v, local[u, v]] = made
+                    running.add(made)
             found[u] = running.total()
+        for side, (v, arrow) in sides.items():
+            outer = found.get(v)
+            if outer is not None:
+                known = (v, arrow) in pulled
+                found[side] = pulled[v, arrow] if known else self.product(outer, arrow, end)
         return {v: edge for v, edge in found.items() if edge is not None}
 
 

@@ -122,7 +122,7 @@ class _ByColumns(HessianBuilder):
                     for i, span in here:
                         self.contract(parts, (j, i), total, leaf, span, end)
                 if len(edges) > 1:  # XLA would add up again for every product
-                    self.program.sums |= {*total[1]}
+                    self.program.sums |= {s for s in total[1] if self.program.slots[s].array}
         sums = {key: self.total(edges, end) for key, edges in parts.items()}
         return {key: total for key, total in sums.items() if total is not None}
 

@@ -16,7 +16,7 @@ from ..rules.second_order import SecondOrderGraph
 from .builder import Edge
 from .carrier import Carrier
 from .instructions import Program
-from .second_order import Curvatures, Jacobians, times
+from .second_order import Curvatures, Jacobians, Place, times
 
 __all__ = ["build_hessian_diagonal"]
 
@@ -25,7 +25,7 @@ def build_hessian_diagonal(graph: SecondOrderGraph, order: Sequence[VertexName])
     """The program of all `d2y/dx_d^2`.
 
     Args:
-        graph: the graph of second order, without opaque second derivatives.
+        graph: the graph of second order, without unknown second derivatives.
         order: a permutation of the eliminable vertices, in which columns are carried.
 
     Returns:
@@ -39,10 +39,13 @@ def build_hessian_diagonal(graph: SecondOrderGraph, order: Sequence[VertexName])
 
 
 class _HessianDiagonal(Carrier):
+    of_equations = True
+
     def diagonal(self, order: Sequence[VertexName]) -> Program:
         self.require_closed_forms()
         second = self.second
         local = self.prepare()
+        self.solved = self.sides()
         fused, curvatures = self.through_pointwise(local, self.curvature_edges())
         targets = {v for _, first, other, _ in curvatures for v in (first, other)}
         spans = self.jacobians(fused, self.identity_columns(), targets)
@@ -66,7 +69,7 @@ class _HessianDiagonal(Carrier):
 
     def columns_of(self, space: int, curvatures: Curvatures, spans: Jacobians) -> dict[int, Edge]:
         """The columns of one leaf at every nonlinear vertex."""
-        found: dict[int, Edge | None] = {}
+        found: dict[Place, Edge | None] = {}
         for (vertex, one, other, mirrored), weight in curvatures.items():
             left, right = spans.get(one, {}).get(space), spans.get(other, {}).get(space)
             if left is None or right is None:
@@ -75,4 +78,9 @@ class _HessianDiagonal(Carrier):
             recipe = columnwise(structure, left[0], right[0], left == right)
             made = self.made_by(recipe, (*weight[1], *left[1], *right[1]), vertex)
             found[vertex] = self.sum(found.get(vertex), made, vertex)
-        return {vertex: edge for vertex, edge in found.items() if edge is not None}
+        for side, (vertex, arrow) in self.solved.items():
+            column = found.pop(side, None)
+            if column is not None:
+                made = self.product(arrow, column, vertex)
+                found[vertex] = self.sum(found.get(vertex), made, vertex)
+        return {v: edge for v, edge in found.items() if edge is not None and isinstance(v, int)}

@@ -12,8 +12,8 @@ from ..edges.algebra import dense_structure, densify, transpose
 from ..edges.bilinear import folded, gram
 from ..edges.terms import Structure, Term, intern_structure
 from ..graph.computational_graph import VertexName
-from ..rules.curvature import OpaqueCurvature
 from ..rules.lowering import closure
+from ..rules.second_derivatives import OpaqueCurvature
 from ..rules.second_order import SecondOrderGraph
 from .builder import Edge
 from .carrier import Carrier
@@ -249,7 +249,7 @@ class _Laplacian(Carrier):
         carried = self.carry(self.local, self.found_columns, variables)
         carried.update({leaf: edge for leaf, edge in self.drift.items() if leaf in ends})
         if self.first.square:
-            squares = {(v, v, v, False): self.elementwise(v) for v in sorted(ends)}
+            squares: Curvatures = {(v, v, v, False): self.elementwise(v) for v in sorted(ends)}
             made = self.products(squares, self.spans, self.weighted_spans, self.metric.scale)
             for v, square in made.items():
                 self.include(carried, v, square, v)
@@ -425,6 +425,7 @@ class _Laplacian(Carrier):
         """Bilinear maps contracted with the Jacobians of their arguments, summed by vertex."""
         found: dict[int, Edge | None] = {}
         for (vertex, one, other, mirrored), weight in curvatures.items():
+            assert isinstance(vertex, int)  # what solves an equation is an opaque curvature here
             first, second = spans.get(one, {}), weighted.get(other, {})
             factor = scale * (2 if mirrored else 1)
             inner, after = weight, None

@@ -26,14 +26,14 @@ from ..edges.terms import Factor, Structure, Term, intern_structure
 from ..graph.computational_graph import VertexName
 from ..graph.listing import Atom, Listing
 from ..rules.lowering import closure, identity_structure
-from ..rules.second_order import SecondOrderGraph, references_of
+from ..rules.second_order import SecondOrderGraph, references_of, references_of_equations
 from ..rules.site import Reference
 from .builder import Builder, Edge
 from .instructions import moving_inputs
 from .repetition import LAYERS
 from .sums import RunningSum
 
-__all__ = ["Curvatures", "Jacobians", "SecondOrderBuilder", "diagonal_structure"]
+__all__ = ["Curvatures", "Jacobians", "Place", "SecondOrderBuilder", "diagonal_structure"]
 
 Key = TypeVar("Key")
 #: Columns of so many terms that stand everywhere are written out where they are so behind.
@@ -46,12 +46,17 @@ FEW_NUMBERS, MANY_OF_FEW = 1 << 12, 3
 Jacobians = dict[int, dict[int, Edge]]
 #: Pointwise steps by vertex: from or to another one, and the arrow between the two.
 Steps = dict[int, tuple[int, Edge]]
-#: Bilinear maps by vertex, first and second argument, and whether a mirror image is left out.
-Curvatures = dict[tuple[int, int, int, bool], Edge]
+#: A vertex, or the right-hand side of the equation that it solves.
+Place = int | tuple[str, int]
+#: Bilinear maps by place, first and second argument, and whether a mirror image is left out.
+Curvatures = dict[tuple[Place, int, int, bool], Edge]
 
 
 class SecondOrderBuilder(Builder):
     """What both programs share: values, local partials, Jacobians, curvatures."""
+
+    #: Whether second derivatives of what solves an equation are those of the equation.
+    of_equations = False
 
     def __init__(self, graph: SecondOrderGraph):
         super().__init__(graph.graph)
@@ -60,7 +65,9 @@ class SecondOrderBuilder(Builder):
 
     def wanted_references(self) -> Iterable[Reference]:
         """References of local partials and of curvatures."""
-        return references_of(self.second)
+        yield from references_of(self.second)
+        if self.of_equations:
+            yield from references_of_equations(self.second)
 
     def wanted_atoms(self) -> Iterable[Atom]:
         """Outputs, and operands of equations that are differentiated as a whole."""
@@ -69,7 +76,7 @@ class SecondOrderBuilder(Builder):
             yield from item.equation.inputs
 
     def dtype_of(self, vertex: Any) -> Any:
-        """Dtype of a variable, or of the output `("end", variable)`."""
+        """Dtype of a variable, of the output `("end", variable)`, or of its equation."""
         return self.listing.variables[vertex[1] if isinstance(vertex, tuple) else vertex].dtype
 
     def name_of(self, vertex: Any) -> VertexName:
@@ -84,25 +91,25 @@ class SecondOrderBuilder(Builder):
         """The program's inputs that are differentiated, or come with the operator."""
         return moving_inputs(self.program, self.listing, self.second.inputs)
 
-    def made_by(self, recipe: Recipe, slots: Sequence[int], vertex: int) -> Edge | None:
+    def made_by(self, recipe: Recipe, slots: Sequence[int], vertex: Place) -> Edge | None:
         """The edge that a recipe makes of slots; None for zero."""
         self.program.local_cost = self.program.local_cost + recipe.cost
         if recipe.result is None:
             return None
-        name = self.names.get(vertex)
+        name = self.names.get(vertex) if isinstance(vertex, int) else None
         return recipe.result, self.replay(recipe, slots, self.dtype_of(vertex), name)
 
-    def product(self, outer: Edge, inner: Edge, vertex: int) -> Edge | None:
+    def product(self, outer: Edge, inner: Edge, vertex: Place) -> Edge | None:
         """`outer @ inner`, an arrow into `vertex`."""
         return self.made_by(compose(outer[0], inner[0]), (*outer[1], *inner[1]), vertex)
 
-    def sum(self, first: Edge | None, second: Edge | None, vertex: int) -> Edge | None:
+    def sum(self, first: Edge | None, second: Edge | None, vertex: Place) -> Edge | None:
         """The sum of parallel arrows into `vertex`; None stands for zero."""
         if first is None or second is None:
             return first or second
         return self.made_by(add(first[0], second[0]), (*first[1], *second[1]), vertex)
 
-    def include(self, edges: dict[Key, Edge], key: Key, edge: Edge | None, vertex: int) -> None:
+    def include(self, edges: dict[Key, Edge], key: Key, edge: Edge | None, vertex: Place) -> None:
         """Add an arrow into `vertex` to those at `key`; what cancels leaves none."""
         total = self.sum(edges.get(key), edge, vertex)
         if total is None:
@@ -141,13 +148,14 @@ class SecondOrderBuilder(Builder):
 
     def require_closed_forms(self) -> None:
         """Raise `NotImplementedError` where an equation has no closed second derivative."""
-        if self.second.opaque:
-            names = ", ".join(sorted({item.equation.name for item in self.second.opaque}))
+        unknown = self.second.unknown if self.of_equations else self.second.opaque
+        if unknown:
+            names = ", ".join(sorted({item.equation.name for item in unknown}))
             raise NotImplementedError(f"no closed second derivative of {names}")
 
     def curvature_edges(self) -> Curvatures:
         """Bilinear maps by vertex, first and second argument, and whether a mirror is left out."""
-        found = {}
+        found: Curvatures = {}
         for vertex, shares in self.second.curvatures.items():
             for share in shares:
                 slots = self.slots_of(share.arrow.references, vertex)
@@ -160,6 +168,23 @@ class SecondOrderBuilder(Builder):
                     edge = self.product((diagonal, (mask,)), edge, vertex)
                 if edge is not None:
                     found[vertex, share.first, share.second, share.symmetric] = edge
+        for item in self.second.implicit if self.of_equations else ():
+            for share in item.shares:
+                slots = self.slots_of(share.arrow.references, item.output)
+                edge = self.made_by(share.arrow.recipe, slots, item.output)
+                if edge is not None:
+                    side = right_hand_side(item.output)
+                    found[side, share.first, share.second, share.symmetric] = edge
+        return found
+
+    def sides(self) -> dict[Place, tuple[int, Edge]]:
+        """What solves an equation, and its derivative along the equation's right-hand side."""
+        found: dict[Place, tuple[int, Edge]] = {}
+        for item in self.second.implicit:
+            slots = self.slots_of(item.arrow.references, item.output)
+            edge = self.made_by(item.arrow.recipe, slots, item.output)
+            if edge is not None:
+                found[right_hand_side(item.output)] = item.output, edge
         return found
 
     def through_pointwise(
@@ -198,7 +223,7 @@ class SecondOrderBuilder(Builder):
                     first = before
                 else:
                     second = before
-            while made is not None and vertex in ahead:
+            while made is not None and isinstance(vertex, int) and vertex in ahead:
                 vertex, step = ahead[vertex]
                 made = self.product(step, made, vertex)
             if made is None:
@@ -209,7 +234,7 @@ class SecondOrderBuilder(Builder):
             self.include(moved, (vertex, first, second, mirrored), edge, vertex)
         return arrows, moved
 
-    def is_own_mirror(self, edge: Edge, variable: int, vertex: int) -> bool:
+    def is_own_mirror(self, edge: Edge, variable: int, vertex: Place) -> bool:
         """Whether a bilinear map of one array is its own transpose, to the same slots."""
         split = len(self.shape_of(variable))
         return self.made_by(swapped(edge[0], split), edge[1], vertex) == edge
@@ -375,6 +400,11 @@ def _written_out_behind(
                 found.add((u, space))
                 pending.append((u, space))
     return frozenset(found)
+
+
+def right_hand_side(variable: int) -> Place:
+    """What stands for the right-hand side of the equation that a variable solves."""
+    return "side", variable
 
 
 def neighbours(

@@ -7,13 +7,12 @@ whose derivative with respect to `y` is one. The result is a bilinear map of two
 `Structure` over the dimensions of both (see `edges/bilinear.py`).
 
 What has no derivative of this kind (opaque maps, partials that are computed by a loop) is left to
-`jvp` of `jvp` along the columns that are there.
+`jvp` of `jvp` along the columns that are there, or to the equation that it solves (`implicit.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -27,63 +26,16 @@ from ..edges.maps import constant, label
 from ..edges.terms import Factor, Term, intern_structure
 from ..edges.unify import Unsolvable
 from ..graph.computational_graph import Arrow
-from ..graph.listing import Equation, Listing
+from ..graph.listing import Listing
 from .elementwise import PARTIALS_OF_PARTIALS
+from .implicit import implicit_curvature
 from .opaque import fallback
 from .possible_values import PossibleValues
 from .registry import find_rule
+from .second_derivatives import Curvature, Curvatures, OpaqueCurvature
 from .site import Known, Local, OpaqueMap, Piece, Primal, Reference, Site, shape_of
 
-__all__ = ["Curvature", "Curvatures", "OpaqueCurvature", "curvatures"]
-
-
-@dataclass(frozen=True)
-class Curvature:
-    """A share of the second derivative of one vertex.
-
-    Attributes:
-        first: variable of the first argument; the local partial is taken with respect to it.
-        second: variable of the second argument, which that partial depends on.
-        arrow: the bilinear map, out of (first, second).
-        symmetric: whether the mirrored share, with first and second exchanged, is left out
-            because it is the same.
-    """
-
-    first: int
-    second: int
-    arrow: Arrow
-    symmetric: bool
-
-
-@dataclass(frozen=True)
-class OpaqueCurvature:
-    """An equation whose second derivative is taken by `jvp` of `jvp`.
-
-    Attributes:
-        equation: the equation.
-        tangents: for each input the variable whose columns are pushed through it, or None.
-        moving: for each input the variable whose columns its value moves along, or None.
-        solution: of an equation that solves a linear one, the variable that it solves for: its
-            columns stand in its second derivative, and elimination has them. None elsewhere.
-    """
-
-    equation: Equation
-    tangents: tuple[int | None, ...]
-    moving: tuple[int | None, ...]
-    solution: int | None = None
-
-    @property
-    def arguments(self) -> set[int]:
-        """The variables whose columns the second derivative is made of."""
-        return {v for v in (*self.tangents, *self.moving, self.solution) if v is not None}
-
-
-@dataclass
-class Curvatures:
-    """Second derivatives by the variable whose vertex they belong to."""
-
-    local: dict[int, list[Curvature]]
-    opaque: list[OpaqueCurvature]
+__all__ = ["curvatures"]
 
 
 class _Unknown(Exception):
@@ -118,7 +70,8 @@ def _opaque(site: Site) -> OpaqueCurvature:
     solution = None
     if equation.name in SOLVES and len(equation.outputs) == 1 and not site.outputs[0].is_complex:
         solution = listing.vertex(equation.outputs[0])
-    return OpaqueCurvature(equation, tuple(tangents), tuple(moving), solution)
+    implicit = implicit_curvature(site)
+    return OpaqueCurvature(equation, tuple(tangents), tuple(moving), solution, implicit)
 
 
 def _closed_forms(site: Site) -> dict[int, list[Curvature]]:

@@ -14,11 +14,17 @@ from typing import Any
 
 from ..graph.computational_graph import Arrow, ComputationalGraph
 from ..graph.listing import Listing
-from .curvature import Curvature, OpaqueCurvature, curvatures
+from .curvature import curvatures
 from .lowering import closure, local_partials, lower
+from .second_derivatives import Curvature, ImplicitCurvature, OpaqueCurvature
 from .still_entries import StillEntries
 
-__all__ = ["SecondOrderGraph", "lower_second_order"]
+__all__ = [
+    "SecondOrderGraph",
+    "lower_second_order",
+    "references_of",
+    "references_of_equations",
+]
 
 
 @dataclass
@@ -31,7 +37,8 @@ class SecondOrderGraph:
         inputs: the differentiated leaves.
         outputs: for every output leaf its variable, None where it is constant.
         curvatures: second derivatives in closed form, by vertex.
-        opaque: equations whose second derivative is taken by `jvp` of `jvp`.
+        opaque: equations whose second derivative is taken by `jvp` of `jvp`, or is that of an
+            equation that they solve.
         targets: variables whose Jacobian the second derivatives need, in topological order.
         still: entries that do not move.
     """
@@ -49,6 +56,16 @@ class SecondOrderGraph:
     def listing(self) -> Listing:
         """The flat program."""
         return self.graph.listing
+
+    @property
+    def implicit(self) -> list[ImplicitCurvature]:
+        """Second derivatives of what solves an equation."""
+        return [item.implicit for item in self.opaque if item.implicit is not None]
+
+    @property
+    def unknown(self) -> list[OpaqueCurvature]:
+        """Second derivatives that only `jvp` of `jvp` has."""
+        return [item for item in self.opaque if item.implicit is None]
 
     @property
     def opaque_outputs(self) -> list[tuple[OpaqueCurvature, int, int]]:
@@ -80,7 +97,8 @@ def lower_second_order(
         backward.setdefault(v, []).append(u)
     reached = closure(moving, forward)
     wanted = {v for v in _arguments(local, opaque) if v in reached}
-    alive = vertices | (closure(sorted(wanted), backward) & reached)
+    factors = {v for item in opaque if item.implicit is not None for v in item.implicit.arguments}
+    alive = vertices | (closure(sorted(wanted | (factors & reached)), backward) & reached)
     outputs = []
     for atom, active in zip(listing.outputs, active_outputs, strict=False):
         end = listing.vertex(atom) if active and isinstance(atom, int) else None
@@ -106,9 +124,17 @@ def _arguments(local: dict[int, list[Curvature]], opaque: list[OpaqueCurvature])
 
 
 def references_of(graph: SecondOrderGraph) -> Iterable[Any]:
-    """All references that the second derivatives read."""
+    """All references that the second derivatives in closed form read."""
     for arrow in graph.arrows.values():
         yield from arrow.references
     for shares in graph.curvatures.values():
         for share in shares:
+            yield from share.arrow.references
+
+
+def references_of_equations(graph: SecondOrderGraph) -> Iterable[Any]:
+    """All references that the second derivatives of what solves an equation read."""
+    for item in graph.implicit:
+        yield from item.arrow.references
+        for share in item.shares:
             yield from share.arrow.references
