@@ -58,6 +58,10 @@ class _Divergence(Builder):
             if last is not None and end in edges[last] and last in edges[source]:
                 outer, inner = edges[last][end], edges[source][last]
                 recipe = trace_product(outer[0], inner[0])
+                # XLA's library would take a chain of products, and the sum, as one expression.
+                self.program.sums |= {
+                    s for s in (*outer[1], *inner[1]) if self.program.slots[s].array
+                }
                 self.include(recipe, (*outer[1], *inner[1]), first.dtype)
         self.program.blocks = [[self.block(first.dtype)]]
         self.program.values = [self.value(atom) for atom in self.listing.outputs]

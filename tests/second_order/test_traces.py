@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from graphax_lapl import divergence_ve
+from graphax_lapl import divergence_ve, make_plan
+from graphax_lapl.program.instructions import EdgeInstruction
 from tests.second_order.checks import value_and_gradient
 
 D, H = 6, 8
@@ -148,3 +149,21 @@ def test_samples_multiply_no_matrices(field, point):
     for jaxpr in (jax.make_jaxpr(constants)(xs), jax.make_jaxpr(arguments)(params, xs)):
         for matrix in (f"[3,{H},{H}]", f"[3,{D},{H}]", f"[3,{H},{D}]"):
             assert matrix not in str(jaxpr)
+
+
+def test_the_last_product_of_a_trace_reads_memory(point):
+    """XLA's library takes a sum, and the products behind it, for one expression."""
+    params, xs = point
+
+    def energy(x):
+        h = x @ params["w"]
+        for _ in range(2):
+            h = h + jax.nn.silu(h @ params["m"])
+        return jnp.sum(jnp.sin(h))
+
+    program = make_plan(jax.grad(energy), xs[0], kind="divergence").program
+    contracted = [i for i in program.instructions if isinstance(i, EdgeInstruction)][-1]
+    found = jax.make_jaxpr(jax.vmap(divergence_ve(jax.grad(energy))))(xs)
+    assert program.sums.intersection(contracted.inputs)
+    held = jax.make_jaxpr(jax.vmap(divergence_ve(jax.grad(energy))))(jnp.tile(xs, (200, 1)))
+    assert str(held).count("optimization_barrier") > str(found).count("optimization_barrier")
