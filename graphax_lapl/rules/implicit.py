@@ -23,7 +23,7 @@ from ..edges.algebra import accumulate
 from ..edges.maps import label
 from ..edges.terms import Factor, Term, intern_structure
 from ..graph.computational_graph import Arrow
-from ..graph.listing import Listing
+from ..graph.listing import Equation, Listing
 from .registry import find_rule
 from .second_derivatives import Curvature, ImplicitCurvature
 from .site import Known, Piece, Site
@@ -68,16 +68,21 @@ def _is_symmetrised(site: Site) -> bool:
 
     Up to JAX 0.11 the derivative of `cholesky` takes tangents for symmetric.
     """
-    makers = {v: equation for equation in site.listing.equations for v in equation.outputs}
-    half = makers.get(site.equation.inputs[0])  # type: ignore[arg-type]
-    if half is None or half.name not in ("div", "mul"):
+    listing = site.listing
+    makers = {v: equation for equation in listing.equations for v in equation.outputs}
+
+    def maker(atom: Any, *names: str) -> Equation | None:
+        found = makers.get(atom) if isinstance(atom, int) else None
+        return found if found is not None and found.name in names else None
+
+    half = maker(site.equation.inputs[0], "div", "mul")
+    numbers = [] if half is None else [a for a in half.inputs if listing.type_of(a).shape == ()]
+    if half is None or len(numbers) != 1:
         return False
-    total = next((makers[a] for a in half.inputs if isinstance(a, int) and a in makers), None)
-    if total is None or total.name != "add":
-        return False
-    for one, other in (total.inputs, total.inputs[::-1]):
-        turned = makers.get(other)  # type: ignore[arg-type]
-        if turned is not None and turned.name == "transpose" and turned.inputs == (one,):
+    total = next((found for a in half.inputs if (found := maker(a, "add")) is not None), None)
+    for one, other in () if total is None else (total.inputs, total.inputs[::-1]):
+        turned = maker(other, "transpose")
+        if turned is not None and turned.inputs == (one,):
             order = turned.params["permutation"]
             rank = len(order)
             return tuple(order) == (*range(rank - 2), rank - 1, rank - 2)
@@ -87,8 +92,6 @@ def _is_symmetrised(site: Site) -> bool:
 def _triangular_solve(site: Site) -> ImplicitCurvature | None:
     """`T X = B`, or `X T = B`, with the triangle of T that is used."""
     params, listing = site.params, site.listing
-    if params["conjugate_a"]:
-        return None
     triangle, solution = site.equation.inputs[0], site.equation.outputs[0]
     (size, _), shape = site.shape(0)[-2:], site.out_shape
     batch = len(shape) - 2
@@ -125,10 +128,8 @@ def _triangular_solve(site: Site) -> ImplicitCurvature | None:
 def _linear_solve(site: Site) -> ImplicitCurvature | None:
     """`A x = b`, linear in b as in the solve's own tangent, with a product of arrays for A."""
     equation, listing = site.equation, site.listing
-    operands, matrices = (
-        sum(equation.params["const_lengths"]),
-        equation.params["const_lengths"].matvec,
-    )
+    lengths = equation.params["const_lengths"]
+    operands, matrices = sum(lengths), lengths.matvec
     if any(equation.active[:operands]) or len(equation.inputs) != operands + 1:
         return None
     if listing.moving_vertex(equation.inputs[operands]) is not None:
@@ -226,7 +227,7 @@ def _product(jaxpr: Any, matrices: int) -> _Product | None:
 
 
 def _both(site: Site, variable: int) -> tuple[int, int] | None:
-    """The vertices of a variable's tangent and of its value; None where one does not move."""
+    """The vertices of a variable's tangent and of its value; None where that does not move."""
     moving = site.listing.moving_vertex(variable)
     return None if moving is None else (site.listing.vertex(variable), moving)
 
