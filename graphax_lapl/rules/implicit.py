@@ -12,18 +12,20 @@ for forward and reverse mode algorithmic differentiation", 2008, differentiated 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
+from jax.extend import core
 
 from ..edges.algebra import accumulate
 from ..edges.maps import label
 from ..edges.terms import Factor, Term, intern_structure
 from ..graph.computational_graph import Arrow
-from ..graph.listing import Equation, Listing
+from ..graph.listing import Equation
 from .registry import find_rule
 from .second_derivatives import Curvature, ImplicitCurvature
 from .site import Known, Piece, Site
@@ -47,10 +49,10 @@ def _cholesky(site: Site) -> ImplicitCurvature | None:
     """`L L^T = A`."""
     if not (LOWER_IS_READ or _is_symmetrised(site)):
         return None
-    ends = _both(site, site.equation.outputs[0])
-    if ends is None or ends[0] != ends[1]:
+    factor, shape = site.equation.outputs[0], site.out_shape
+    end = site.listing.vertex(factor)
+    if site.listing.moving_vertex(factor) != end:
         return None
-    shape = site.out_shape
     batch = len(shape) - 2
     leading, row, column, inner = _labels(batch, 3)
     term = Term(
@@ -59,8 +61,7 @@ def _cholesky(site: Site) -> ImplicitCurvature | None:
         (*leading, row, inner, *leading, column, inner),
         coefficient=-1,
     )
-    share = _share(site.listing, ends[0], ends[1], shape, [Piece(term, ())], True)
-    return _curvature(site, 0, [share])
+    return _curvature(site, 0, [_share(site, end, end, Piece(term, ()), True)])
 
 
 def _is_symmetrised(site: Site) -> bool:
@@ -106,22 +107,21 @@ def _triangular_solve(site: Site) -> ImplicitCurvature | None:
     mask, factor = Known(used), Factor(at, used.shape)
     sizes = (*shape[:-2], size, shape[-1] if left else shape[-2], size)
 
-    def pieces(first: Sequence[Any], second: Sequence[Any]) -> list[Piece]:
-        term = Term(sizes, (*leading, *out), (*first, *second), (factor,), -1)
-        return [Piece(term, (mask,))]
+    def piece(first: Sequence[Any], second: Sequence[Any]) -> Piece:
+        return Piece(Term(sizes, (*leading, *out), (*first, *second), (factor,), -1), (mask,))
 
     of_triangle = (*leading, *at)
     tangent = listing.vertex(triangle) if site.equation.active[0] else None  # type: ignore[arg-type]
     moving = listing.moving_vertex(triangle)
     end, moved = listing.vertex(solution), listing.moving_vertex(solution)
-    straight, mirrored = pieces(of_triangle, of_solution), pieces(of_solution, of_triangle)
+    straight, mirrored = piece(of_triangle, of_solution), piece(of_solution, of_triangle)
     if tangent is not None and tangent == moving and end == moved:
-        return _curvature(site, 1, [_share(listing, tangent, end, shape, straight, True)])
+        return _curvature(site, 1, [_share(site, tangent, end, straight, True)])
     shares = []
     if tangent is not None and moved is not None:
-        shares.append(_share(listing, tangent, moved, shape, straight, False))
+        shares.append(_share(site, tangent, moved, straight))
     if moving is not None:
-        shares.append(_share(listing, end, moving, shape, mirrored, False))
+        shares.append(_share(site, end, moving, mirrored))
     return _curvature(site, 1, shares)
 
 
@@ -134,22 +134,21 @@ def _linear_solve(site: Site) -> ImplicitCurvature | None:
         return None
     if listing.moving_vertex(equation.inputs[operands]) is not None:
         return None
-    jaxpr = equation.params["jaxprs"].matvec.jaxpr
-    moving = {
-        k: vertex
-        for k in range(matrices)
-        if (vertex := listing.moving_vertex(equation.inputs[k])) is not None
-    }
-    found = _product(jaxpr, matrices)
-    if found is None or any(k != found.matrix for k in moving):
+    moving = [k for k in range(matrices) if listing.moving_vertex(equation.inputs[k]) is not None]
+    if not moving:  # what else moves, as factors of the matrix, is not differentiated
+        return _curvature(site, operands, [])
+    found = _product(equation.params["jaxprs"].matvec.jaxpr, matrices)
+    if found is None or moving != [found.matrix]:
         return None
-    end = listing.vertex(equation.outputs[0])
+    end, matrix = listing.vertex(equation.outputs[0]), equation.inputs[found.matrix]
+    vertex = listing.moving_vertex(matrix)
+    assert vertex is not None
     term = Term(found.sizes, found.out, (*found.of_solution, *found.of_matrix), coefficient=-1)
-    shares = [
-        _share(listing, end, vertex, site.out_shape, [Piece(term, ())], False)
-        for vertex in moving.values()
-    ]
-    return _curvature(site, operands, shares)
+    return _curvature(site, operands, [_share(site, end, vertex, Piece(term, ()))])
+
+
+#: What a product of two arrays, with their axes in any order, is written with.
+_OF_PRODUCTS = frozenset({"dot_general", "reduce_sum", "transpose"})
 
 
 @dataclass(frozen=True)
@@ -178,10 +177,9 @@ def _product(jaxpr: Any, matrices: int) -> _Product | None:
     same = list(range(len(sizes)))
     product: tuple[Any, Any] | None = None
     for equation in jaxpr.eqns:
-        operands = equation.invars
-        if any(operand not in names for operand in operands):
+        kind, params, operands = equation.primitive.name, equation.params, equation.invars
+        if kind not in _OF_PRODUCTS or any(_is_unknown(operand, names) for operand in operands):
             return None
-        kind, params = equation.primitive.name, equation.params
         (result,) = equation.outvars
         if kind == "transpose":
             own = names[operands[0]]
@@ -209,7 +207,7 @@ def _product(jaxpr: Any, matrices: int) -> _Product | None:
     if product is None or matrices not in product:
         return None
     matrix = product[product.index(matrices) - 1]
-    if not 0 <= matrix < matrices or jaxpr.outvars[0] not in names:
+    if not 0 <= matrix < matrices or _is_unknown(jaxpr.outvars[0], names):
         return None
     used = sorted({same[n] for v in (jaxpr.invars[matrix], jaxpr.invars[-1]) for n in names[v]})
     places = {name: n for n, name in enumerate(used)}
@@ -226,10 +224,8 @@ def _product(jaxpr: Any, matrices: int) -> _Product | None:
     )
 
 
-def _both(site: Site, variable: int) -> tuple[int, int] | None:
-    """The vertices of a variable's tangent and of its value; None where that does not move."""
-    moving = site.listing.moving_vertex(variable)
-    return None if moving is None else (site.listing.vertex(variable), moving)
+def _is_unknown(variable: Any, names: Mapping[Any, list[int]]) -> bool:
+    return isinstance(variable, core.Literal) or variable not in names
 
 
 def _labels(batch: int, more: int) -> Iterator[Any]:
@@ -238,18 +234,10 @@ def _labels(batch: int, more: int) -> Iterator[Any]:
     yield from (label(batch + n) for n in range(more))
 
 
-def _share(
-    listing: Listing,
-    first: int,
-    second: int,
-    shape: tuple[int, ...],
-    pieces: Sequence[Piece],
-    symmetric: bool,
-) -> Curvature:
-    into = (*listing.variables[first].shape, *listing.variables[second].shape)
-    recipe = accumulate((intern_structure(shape, into, [piece.term for piece in pieces]),))
-    references = tuple(reference for piece in pieces for reference in piece.references)
-    return Curvature(first, second, Arrow(recipe, references), symmetric)
+def _share(site: Site, first: int, second: int, piece: Piece, symmetric: bool = False) -> Curvature:
+    shapes = (site.listing.variables[v].shape for v in (first, second))
+    arrow = _arrow(site.out_shape, tuple(itertools.chain(*shapes)), [piece])
+    return Curvature(first, second, arrow, symmetric)
 
 
 def _curvature(site: Site, place: int, shares: Sequence[Curvature]) -> ImplicitCurvature | None:
@@ -257,12 +245,14 @@ def _curvature(site: Site, place: int, shares: Sequence[Curvature]) -> ImplicitC
     rule = find_rule(site.equation)
     if rule is None:
         return None
-    pieces = rule(site, place, 0)
-    shape, into = site.out_shape, site.shape(place)
-    recipe = accumulate((intern_structure(shape, into, [piece.term for piece in pieces]),))
-    references = tuple(reference for piece in pieces for reference in piece.references)
     output = site.listing.vertex(site.equation.outputs[0])
-    return ImplicitCurvature(output, Arrow(recipe, references), tuple(shares))
+    arrow = _arrow(site.out_shape, site.shape(place), rule(site, place, 0))
+    return ImplicitCurvature(output, arrow, tuple(shares))
+
+
+def _arrow(out: tuple[int, ...], into: tuple[int, ...], pieces: Sequence[Piece]) -> Arrow:
+    recipe = accumulate((intern_structure(out, into, [piece.term for piece in pieces]),))
+    return Arrow(recipe, tuple(r for piece in pieces for r in piece.references))
 
 
 _FORMS: dict[str, Callable[[Site], ImplicitCurvature | None]] = {
