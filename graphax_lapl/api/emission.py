@@ -99,7 +99,9 @@ class Emission:
         program = self.placed(powers_of_reciprocals(seeds_first(program)))
         if self.again:
             program = with_selections(program if sparse else oriented(program))
-            return self.evaluation(program, sparse) if sparse else self.of_second_order(program)
+            return (
+                self.evaluation(program, sparse) if sparse else self.of_second_order(program, few)
+            )
         program = weights_first(added_in_turn(program))
         if sparse:
             return self.evaluation(with_selections(contracted_last(program)), sparse)
@@ -116,8 +118,15 @@ class Emission:
         """Slots that no differentiated input enters, most often the same for all samples."""
         return program.unreached(self.moving(program))
 
-    def of_second_order(self, program: Program) -> Run:
+    def of_second_order(self, program: Program, few: tuple[Run, int] | None) -> Run:
         """Dense results that are probably differentiated, large batches in pieces."""
+        made = self.by_samples(program)
+        if few is None or not _has_rules_for_batches(program):
+            return made
+        return for_few_samples(few[0], made, few[1], types=_types(program))
+
+    def by_samples(self, program: Program) -> Run:
+        """A program of second order, in the form for as many samples as there are."""
         if not _has_rules_for_batches(program):
             return self.evaluation(program)
 

@@ -10,19 +10,12 @@ from typing import Any
 from jax import tree_util
 
 from ..graph.tracing import check_callable, check_flags
-from ..program.columns_last import products_of_matrices
-from ..program.counts import work_per_sample
 from ..program.hessian import build_hessian
-from ..program.hessian_columns import build_hessian_by_columns
-from ..program.instructions import Program, moving_inputs
-from ..program.repetition import layers, rows_of_samples
+from ..program.repetition import layers
 from ..program.row_hessian import build_row_hessian, most_products
-from ..program.summed_weights import sum_weights
-from ..program.tidying import arranged
-from ..rules.second_order import SecondOrderGraph
 from .compression import COMPRESSED_ORDERS, Compressed
+from .hessian_of_layers import plan_of_layers
 from .jacobian import rebuild_aux, sparse_leaves
-from .laplacian import WINDOW_WEIGHT
 from .orders import EliminationOrder
 from .plain import hessian_ways
 from .plan import Plan
@@ -41,11 +34,6 @@ __all__ = ["hessian_plan", "hessve", "value_and_hessve"]
 #: partials for each product that would do instead: XLA takes long to compile them, and blocks that
 #: full are computed faster by products.
 OPERATIONS_PER_PRODUCT = 12
-#: What one of many small products of matrices takes that every sample has of its own, beside its
-#: arithmetic, in operations of a product that all samples have in common.
-OWN_PRODUCT = 12_000
-#: Operations on partials, for each instruction of a program, after which another one is given up.
-LONGER = 8
 
 
 def hessve(
@@ -220,7 +208,7 @@ def hessian_plan(prepared: Prepared, order: Any, sparse: bool = False) -> Plan |
         limit = None if rows is None else OPERATIONS_PER_PRODUCT * most_products(rows)
         program = build_hessian(prepared.second, limit)
         if program is not None and not sparse and layers(prepared.listing) > 1:
-            return _of_layers(prepared, orders[0], program)
+            return plan_of_layers(prepared, orders[0], program)
         program = program or rows
         assert program is not None
         return Plan(prepared.graph, orders[0], program)
@@ -228,37 +216,6 @@ def hessian_plan(prepared: Prepared, order: Any, sparse: bool = False) -> Plan |
     ways = {} if sparse or has_complex_inputs(prepared.traced) else hessian_ways(prepared)
     wanted = "sparse hessian" if sparse else "hessian"
     return programmed(prepared, order, wanted, build, ("reverse",), ways=ways, sparse=sparse)
-
-
-def _of_layers(prepared: Prepared, order: EliminationOrder, program: Program) -> Plan:
-    """The plan of dense second derivatives of a network, from one of its programs.
-
-    Curvatures are contracted with Jacobians, or columns pulled back through layers, and
-    convolutions taken window by window or as a whole.
-    """
-    graphs = prepared.second_choices
-    has_windows = len(graphs) > 1
-
-    def moving(graph: SecondOrderGraph, program: Program) -> set[int]:
-        return moving_inputs(program, graph.listing, graph.inputs)
-
-    def work(graph: SecondOrderGraph, program: Program) -> float:
-        own = moving(graph, program)
-        products = OWN_PRODUCT * products_of_matrices(program, own).each
-        windows = WINDOW_WEIGHT if has_windows and not graph.listing.whole_windows else 1
-        return windows * work_per_sample(program, own) + products
-
-    programs: list[tuple[SecondOrderGraph, Program | None]] = [(prepared.second, program)]
-    programs += [(graph, build_hessian(graph)) for graph in graphs[1:]]
-    limit = LONGER * len(program.instructions)
-    programs += [(graph, build_hessian_by_columns(graph, limit)) for graph in graphs]
-    found = [(work(graph, made), graph, made) for graph, made in programs if made is not None]
-    _, graph, program = min(found, key=lambda entry: entry[0])
-    own = moving(graph, program)
-    if not rows_of_samples(program, own):
-        return Plan(graph.graph, order, program)
-    tidy = arranged(sum_weights(program, own), own)
-    return Plan(graph.graph, order, tidy, again=True)
 
 
 def _nested(prepared: Prepared, rows: list[list[list[Any]]]) -> Any:

@@ -57,6 +57,7 @@ class Plan:
             in memory between; programs whose results are differentiated always are.
         mesh: the mesh that was set where it was made, explicit axes automatic.
         few: what dense results of fewer samples than `order.few_limit` are evaluated by instead.
+        single: the plan that dense results of a single input are evaluated by instead.
     """
 
     graph: ComputationalGraph
@@ -67,6 +68,7 @@ class Plan:
     pieces: bool = field(default=False, repr=False)
     mesh: Any = field(default_factory=jax.sharding.get_abstract_mesh, repr=False)
     few: CompressedProgram | None = field(default=None, repr=False)
+    single: Plan | None = field(default=None, repr=False)
 
     @classmethod
     def build(
@@ -188,6 +190,8 @@ class Plan:
         if not sparse and not self.again and self.is_mostly_products:
             common = self._products.common
         few: tuple[Run, int] | None = None
+        if self.single is not None and not sparse:
+            few = self.single.emit(values, sparse), 2
         if self.few is not None:
             few = functools.partial(self.few.run, values=values, sparse=False), self.order.few_limit
         emission = Emission(self._moving, common, self.again, self.pieces)
