@@ -57,6 +57,7 @@ from ..program.signs import signs_inside
 from ..program.sines import sines
 from ..program.slopes_outside import ForManySamples, slopes_outside
 from ..program.small_products import small_products_in_loops
+from ..program.window_work import sums_of_boxes
 
 __all__ = ["Emission", "Run"]
 
@@ -248,6 +249,8 @@ class Emission:
     def holding(self, program: Program, sparse: bool = False) -> Holding:
         """What is written to memory before it is read."""
         pairs, whole = sines(program), regions(program)
+        moving = self.moving(program)
+        boxes = sums_of_boxes(program, moving)
         if sparse:
             values = dict.fromkeys(shared_work(program) - pairs.keys(), HELD_SIZES)
         else:
@@ -255,17 +258,16 @@ class Emission:
         if self.again and BARRIERS_STAND:  # before JAX 0.12 values take longer with them
             values |= dict.fromkeys(scales_before_convolutions(program), HELD_SIZES)
         values |= dict.fromkeys(compared_with_results(program), (2, UNBOUNDED))
-        values |= dict.fromkeys(program.sums, HELD_SIZES)
+        values |= dict.fromkeys(program.sums | boxes, HELD_SIZES)
         if BARRIERS_STAND:
             values |= dict.fromkeys(deep_expressions(program, self.again), (2, UNBOUNDED))
         if sparse or not self.again:
             return Holding(values, sines=pairs, regions=whole)
-        moving = self.moving(program)
         values = dict.fromkeys(in_memory_before(program, moving), HELD_SIZES) | values
         return Holding(
             values,
             worth_holding_for_derivatives(program),
-            convolution_results(program),
+            convolution_results(program) | boxes,
             pairs,
             whole,
             scaled_rows(program, moving),

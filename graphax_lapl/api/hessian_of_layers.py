@@ -7,18 +7,17 @@ taken window by window or as a whole. All have the same results and differ in wh
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import NamedTuple
 
-from ..edges.operations import Overlay
 from ..program.columns_last import products_of_matrices
 from ..program.counts import work_per_sample
 from ..program.hessian import build_hessian
 from ..program.hessian_columns import build_hessian_by_columns
-from ..program.instructions import EdgeInstruction, Program, moving_inputs
+from ..program.instructions import Program, moving_inputs
 from ..program.repetition import rows_of_samples
 from ..program.summed_weights import sum_weights
 from ..program.tidying import arranged
+from ..program.window_work import WINDOWS, overlaid_numbers
 from ..rules.second_order import SecondOrderGraph
 from .orders import EliminationOrder
 from .plan import Plan
@@ -31,9 +30,8 @@ __all__ = ["plan_of_layers"]
 OWN_PRODUCT = 12_000
 #: Operations on partials, for each instruction of a program, after which another one is given up.
 LONGER = 8
-#: How much slower an operation is in products of windows than in convolutions of all columns, and
-#: how much more where columns are pulled back window by window (measured on 26 networks).
-WINDOWS, COLUMNS_OF_WINDOWS = 1.5, 3.0
+#: `WINDOWS` where columns are pulled back window by window.
+COLUMNS_OF_WINDOWS = 3.0
 #: Operations for each number of a sum of boxes and each pair of them, as windows over padding leave
 #: them: what fills a box is computed for every place that it is read at, with the whole sum in it.
 OVERLAID = 6
@@ -99,12 +97,5 @@ def _work(graph: SecondOrderGraph, program: Program, windows: float | None) -> f
     own = moving_inputs(program, graph.listing, graph.inputs)
     work = work_per_sample(program, own)
     if windows is not None:
-        work = windows * work + OVERLAID * _overlaid(program)
+        work = windows * work + OVERLAID * overlaid_numbers(program)
     return work + OWN_PRODUCT * products_of_matrices(program, own).each
-
-
-def _overlaid(program: Program) -> int:
-    """Numbers of all sums of boxes, each as often as there are pairs of boxes in the sum."""
-    steps = (i.operation for i in program.instructions if isinstance(i, EdgeInstruction))
-    sums = (step for step in steps if isinstance(step, Overlay))
-    return sum(math.prod(step.shape) * len(step.patches) ** 2 for step in sums)

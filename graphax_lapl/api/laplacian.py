@@ -18,6 +18,7 @@ from ..graph.tracing import Traced, check_callable, check_flags
 from ..program.counts import work_per_sample
 from ..program.instructions import Program
 from ..program.laplacian import FirstOrder, LaplacianPrograms, Metric
+from ..program.window_work import PICKED, WINDOWS, reads_small_parts
 from ..rules.second_order import SecondOrderGraph
 from .hessian_parts import hessian_vector_product
 from .jacobian import rebuild_aux, sparse_leaves, value_and_jacve
@@ -55,9 +56,6 @@ __all__ = [
 CARRYING_ORDERS = ("forward", "reverse")
 #: What pulling outputs back must save to be chosen: of equal work it took up to 1.3 times as long.
 PULLED_BACK = 1.03
-#: How much slower an operation is in the many small products of sparse convolution windows than in
-#: a convolution of all columns (measured on a network of 8 x 8 pixels).
-WINDOW_WEIGHT = 8
 #: How many cuts are tried.
 MAX_CUTS = 2
 #: Columns that alone take so many times the work of a whole program are not carried on; what is
@@ -232,7 +230,9 @@ def laplacian_plan(
     def work(graph: SecondOrderGraph, program: Program) -> float:
         # Under `vmap` the parameters stay, so what depends on them alone is computed once.
         moving = [program.inputs[k] for k in moving_inputs]
-        weight = WINDOW_WEIGHT if has_windows and not graph.graph.listing.whole_windows else 1
+        weight = 1.0
+        if has_windows and not graph.graph.listing.whole_windows:
+            weight = PICKED if reads_small_parts(program) else WINDOWS
         return weight * work_per_sample(program, moving)
 
     def best(orders: Sequence[EliminationOrder]) -> Plan:
