@@ -13,7 +13,7 @@ import jax
 import pytest
 from hypothesis import HealthCheck, settings
 
-from graphax_lapl.api import planning
+from graphax_lapl.api import laplacian, planning
 
 
 def _quick_compilation(jaxlib: str) -> str:
@@ -182,3 +182,12 @@ def _bounded_memory() -> Iterator[None]:
         gc.unfreeze()
         gc.collect()
         gc.freeze()
+
+
+@pytest.fixture
+def whole_convolutions(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Laplacians take convolutions as a whole, however much less windows have to do."""
+    monkeypatch.setattr(laplacian, "WINDOWS", 1e9)
+    planning.clear_caches()
+    yield
+    planning.clear_caches()

@@ -11,7 +11,6 @@ import pytest
 from benchmarks.problems import PROBLEMS
 from benchmarks.problems.problem import over_batch
 from graphax_lapl import jacve, laplacian_ve, make_plan
-from graphax_lapl.api import laplacian as api_laplacian, planning
 from graphax_lapl.edges.operations import Assemble, Einsum
 from graphax_lapl.emit.holding import BARRIERS_STAND, held, tangents_held
 from graphax_lapl.program.fusion import CACHED, Fusion, Step
@@ -280,9 +279,8 @@ def test_columns_of_a_narrow_place_meet_its_metric_as_they_are_stored():
     )
 
 
-def test_columns_of_convolutions_are_stored_as_they_are_pushed(monkeypatch):
-    monkeypatch.setattr(api_laplacian, "WINDOWS", 1e9)  # they are taken as a whole
-    planning.clear_caches()
+@pytest.mark.usefixtures("whole_convolutions")
+def test_columns_of_convolutions_are_stored_as_they_are_pushed():
     keys = jax.random.split(jax.random.key(9), 3)
     shapes = ((3, 3, 1, 8), (3, 3, 8, 8), (2, 8, 8))
     first, second, xs = map(jax.random.normal, keys, shapes)
@@ -305,7 +303,6 @@ def test_columns_of_convolutions_are_stored_as_they_are_pushed(monkeypatch):
     assert barriers(laplacian, (first, second), xs) == (1 if BARRIERS_STAND else 0)
     found = jax.jit(laplacian)((first, second), xs)
     np.testing.assert_allclose(found, jax.jit(jax.vmap(trace))(xs), rtol=1e-9)
-    planning.clear_caches()
 
 
 def filtered(factor):

@@ -100,9 +100,9 @@ class Emission:
         program = self.placed(powers_of_reciprocals(seeds_first(program)))
         if self.again:
             program = with_selections(program if sparse else oriented(program))
-            return (
-                self.evaluation(program, sparse) if sparse else self.of_second_order(program, few)
-            )
+            if sparse:
+                return self.evaluation(program, sparse)
+            return self.of_second_order(program, few)
         program = weights_first(added_in_turn(program))
         if sparse:
             return self.evaluation(with_selections(contracted_last(program)), sparse)
@@ -121,15 +121,13 @@ class Emission:
 
     def of_second_order(self, program: Program, few: tuple[Run, int] | None) -> Run:
         """Dense results that are probably differentiated, large batches in pieces."""
+        if not _has_rules_for_batches(program):
+            return self.evaluation(program)
         made = self.by_samples(program)
-        if few is None or not _has_rules_for_batches(program):
-            return made
-        return for_few_samples(few[0], made, few[1], types=_types(program))
+        return made if few is None else for_few_samples(few[0], made, few[1], types=_types(program))
 
     def by_samples(self, program: Program) -> Run:
         """A program of second order, in the form for as many samples as there are."""
-        if not _has_rules_for_batches(program):
-            return self.evaluation(program)
 
         def divided(program: Program) -> Run:
             return self.in_pieces(program, self.evaluation(program))
@@ -142,13 +140,13 @@ class Emission:
         if many is one:
             return one
 
-        def by_samples(inputs: Sequence[Any]) -> Any:
+        def run(inputs: Sequence[Any]) -> Any:
             size = samples_of(inputs)
             if size is None:
                 return one(inputs)
             return (several if size < MANY else many)(inputs)
 
-        return by_samples
+        return run
 
     def of_first_order(self, program: Program, few: tuple[Run, int] | None) -> Run:
         """Dense results, with forms for single inputs and for batches."""

@@ -69,13 +69,16 @@ def plan_of_layers(prepared: Prepared, order: EliminationOrder, program: Program
     limit = LONGER * len(program.instructions)
     contracted = [(prepared.second, program), *((g, build_hessian(g)) for g in graphs[1:])]
     by_columns = [(graph, build_hessian_by_columns(graph, limit)) for graph in graphs]
-    found = []
-    for made, weight in ((contracted, WINDOWS), (by_columns, COLUMNS_OF_WINDOWS)):
-        for graph, one in made:
-            if one is not None:
-                in_windows = has_windows and not graph.listing.whole_windows
-                work = _work(graph, one, weight if in_windows else None)
-                found.append(_Candidate(work, graph, one))
+    found = [
+        _Candidate(
+            _work(graph, made, weight if has_windows and not graph.listing.whole_windows else None),
+            graph,
+            made,
+        )
+        for programs, weight in ((contracted, WINDOWS), (by_columns, COLUMNS_OF_WINDOWS))
+        for graph, made in programs
+        if made is not None
+    ]
     many, single = (min(found, key=key) for key in (lambda c: c.work, lambda c: c.single))
     plan = _plan(many, order)
     if has_windows and single is not many:

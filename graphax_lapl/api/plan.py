@@ -190,8 +190,9 @@ class Plan:
         if not sparse and not self.again and self.is_mostly_products:
             common = self._products.common
         few: tuple[Run, int] | None = None
-        if self.single is not None and not sparse:
-            few = self.single.emit(values, sparse), 2
+        single = self.single
+        if single is not None and not sparse:
+            few = (lambda inputs: single.emitted(values, sparse, jitted=False)(inputs)), 2
         if self.few is not None:
             few = functools.partial(self.few.run, values=values, sparse=False), self.order.few_limit
         emission = Emission(self._moving, common, self.again, self.pieces)

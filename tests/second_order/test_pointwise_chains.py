@@ -7,7 +7,6 @@ import pytest
 from jax import lax
 
 from graphax_lapl import hessve, jacve, laplacian_ve, make_plan
-from graphax_lapl.api import laplacian as api_laplacian, planning
 from graphax_lapl.edges.operations import ApplyOpaque, Einsum, Overlay
 
 
@@ -127,9 +126,8 @@ def test_a_value_that_is_an_output_keeps_its_vertex(name):
 
 
 @pytest.mark.slow
-def test_columns_of_weights_are_put_together_once(monkeypatch):
-    monkeypatch.setattr(api_laplacian, "WINDOWS", 1e9)  # convolutions are taken as a whole
-    planning.clear_caches()
+@pytest.mark.usefixtures("whole_convolutions")
+def test_columns_of_weights_are_put_together_once():
     program, found, plan = operations(ring, 6)
     fixed = program.unreached(plan.moving)
     (overlay,) = [
@@ -141,7 +139,6 @@ def test_columns_of_weights_are_put_together_once(monkeypatch):
     xs = jnp.asarray(np.random.default_rng(6).normal(size=(150, 6)))
     expected = jax.vmap(lambda x: jnp.trace(jax.hessian(ring)(x)))(xs)
     np.testing.assert_allclose(jax.vmap(laplacian_ve(ring))(xs), expected, rtol=1e-9, atol=1e-12)
-    planning.clear_caches()
 
 
 @pytest.mark.parametrize("name", ["tanh", "silu", "softplus"])
