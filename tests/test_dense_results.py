@@ -8,8 +8,13 @@ import numpy as np
 import pytest
 
 from graphax_lapl import jacve
+from graphax_lapl.edges.maps import constant, label
+from graphax_lapl.edges.terms import Factor, Term, intern_structure
+from graphax_lapl.emit.assembly import assemble
 from graphax_lapl.emit.coordinates import MAX_GATHERED
+from graphax_lapl.emit.tables import are_many_runs
 from tests.checks import assert_same, primitives
+from tests.edges.structures import dense
 
 N = 160
 
@@ -123,3 +128,56 @@ def test_a_column_of_its_own_beside_shared_ones():
     powers = np.stack([TIMES**k for k in range(4)], -1)
     np.testing.assert_allclose(found[..., :4], np.stack([powers] * 16), rtol=1e-13)
     assert jnp.isfinite(found[np.arange(16) != 3]).all()
+
+
+MANY = 100
+
+
+def product_of_many(x):
+    """Multiplied by halves, odd ones by odd ones: runs of a few entries on many diagonals."""
+    return jnp.prod(jnp.cos(x / 16) + x**2)
+
+
+def hessian_of_many(x):
+    return jacve(jax.grad(product_of_many), order="markowitz")(x)
+
+
+@pytest.mark.parametrize("batch", [None, 3])
+def test_many_short_diagonals_are_set_number_by_number(batch):
+    x = np.random.default_rng(6).uniform(0.1, 0.4, (*([batch] if batch else []), MANY))
+    both = (lambda hessian: hessian) if batch is None else jax.vmap
+    assert_same(jax.jit(both(hessian_of_many))(x), jax.jit(both(jax.hessian(product_of_many)))(x))
+    assert " = scatter-add[" in str(jax.make_jaxpr(both(hessian_of_many))(x))
+
+
+def test_their_entries_are_differentiated():
+    x, v = (np.random.default_rng(k).uniform(0.1, 0.4, MANY) for k in (6, 7))
+
+    def along(hessian):
+        return jax.jit(lambda x: jax.jvp(hessian, (x,), (v,)))(x)
+
+    assert_same(along(hessian_of_many), along(jax.hessian(product_of_many)))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_runs_of_many_terms_may_overlap_and_leave_the_matrix(seed):
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(1, 5, size=80)
+    terms, values = [], []
+    for k, size in enumerate(sizes.tolist()):
+        step, (row, column) = int(rng.choice([-1, 0, 1])), rng.integers(-2, 60, size=2).tolist()
+        into = label(0, 1, column)
+        out = label(0, step, row) if step else constant(row)
+        factors = (Factor((label(0),), (size,)),) if k % 7 else ()
+        terms.append(Term((size,), (out,), (into,), factors, int(rng.integers(1, 4))))
+        values += [rng.normal(size=size)] * len(factors)
+    structure = intern_structure((60,), (60,), terms)
+    assert are_many_runs(structure.terms, (60, 60))
+
+    def placed(arrays):
+        return assemble(structure, arrays, np.dtype(np.float64))
+
+    assert_same(jax.jit(placed)(values), dense(structure, values), tolerance=1e-13)
+    rows = [np.stack([value, -value]) for value in values]
+    wanted = np.stack([dense(structure, [sign * v for v in values]) for sign in (1, -1)])
+    assert_same(jax.jit(jax.vmap(placed))(rows), wanted, tolerance=1e-13)

@@ -26,7 +26,7 @@ from .grids import on_grid
 from .masked import MAX_KNOWN, known_entries, masked_groups, read_by_position, spread_and_masked
 from .packing import packed
 from .stacked import side_by_side, stacked_groups
-from .tables import placed_by_tables
+from .tables import are_many_runs, placed_by_tables, scattered_runs
 
 __all__ = ["assemble", "term_values"]
 
@@ -95,6 +95,11 @@ def assemble(
         if len(groups) <= MAX_MASKED:
             blocks = [blocks[number] for number in rest]
             parts += [spread_and_masked(g.terms, g.operands, shape, g.along) for g in groups]
+    runs = [item for item in blocks if _is_run(item[0])]
+    if are_many_runs([term for term, _ in runs], shape):
+        blocks = [item for item in blocks if not _is_run(item[0])]
+        found = [(term, *term_values(term, own, dtype)) for term, own in runs]
+        parts.append(scattered_runs(found, shape))
     parts += _placed(blocks, shape, dtype)
     if points and size == 1 and not parts:
         values = [term_values(term, own, dtype)[0] for term, own in points]
@@ -136,6 +141,11 @@ def _is_point_within(term: Term, shape: tuple[int, ...]) -> bool:
         return False
     maps = (*term.out, *term.into)
     return all(0 <= axis.offset < n for axis, n in zip(maps, shape, strict=True))
+
+
+def _is_run(term: Term) -> bool:
+    """Whether the entries of a term stand along one line, at positions known beforehand."""
+    return len(term.position_labels) == 1 and term.is_affine
 
 
 def _total(parts: list[Array]) -> Array:

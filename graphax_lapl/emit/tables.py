@@ -20,7 +20,7 @@ from .arrays import broadcast_labels, promoted
 from .gpu_batches import is_gpu
 from .holding import held
 
-__all__ = ["placed_by_tables"]
+__all__ = ["are_many_runs", "placed_by_tables", "scattered_runs"]
 
 #: Windows are gathered where there are at most so many times as many places as entries.
 MAX_PLACES = 16
@@ -31,6 +31,10 @@ MAX_FULL, MAX_DEPTH, LONG_WINDOW = 1.25, 16, 16
 #: Numbers are on a GPU, in matrices of up to so many entries: 17 us instead of 175 where a hundred
 #: thousand samples have 32 of 128 each (H100, H200).
 MAX_NUMBERS = 1 << 14
+#: Fewest runs of entries that are scattered, and how many entries of the matrix, times the runs,
+#: there are then for each entry of theirs: selecting 150 diagonals of 12 numbers in a matrix of
+#: 200 x 200 takes 7 to 18 times as long (1 and 16 samples).
+MANY_RUNS, ROOM_OF_RUNS = 32, 400
 
 
 def placed_by_tables(
@@ -68,6 +72,26 @@ def placed_by_tables(
     return [lax.reshape(part, shape) for part in parts]
 
 
+def are_many_runs(terms: Sequence[Term], shape: tuple[int, ...]) -> bool:
+    """Whether terms that stand along a line each are short and many, for a matrix of that shape."""
+    entries = sum(term.sizes[name] for term in terms for name in term.position_labels)
+    return len(terms) >= MANY_RUNS and len(terms) * math.prod(shape) >= ROOM_OF_RUNS * entries
+
+
+def scattered_runs(
+    items: Sequence[tuple[Term, Array, tuple[int, ...]]], shape: tuple[int, ...]
+) -> Array:
+    """Terms whose positions are known, as a dense array: number by number.
+
+    Args:
+        items: as of `placed_by_tables`.
+        shape: shape of the result.
+    """
+    group = [_Windows.numbers(term, values, names, shape) for term, values, names in items]
+    together = _Windows.together(_added_where_equal(group))
+    return lax.reshape(together.scattered(together.rows), shape)
+
+
 @dataclass(frozen=True)
 class _Windows:
     """Windows and where they stand.
@@ -95,8 +119,15 @@ class _Windows:
         """The windows of a term; the numbers of one that slides along axes and over an edge."""
         whole = cls._of(term, values, names, shape, _window(term, shape))
         if term.is_affine and len(whole.chosen) < len(whole.rows):
-            return cls._of(term, values, names, shape, ())
+            return cls.numbers(term, values, names, shape)
         return whole
+
+    @classmethod
+    def numbers(
+        cls, term: Term, values: Array, names: tuple[int, ...], shape: tuple[int, ...]
+    ) -> _Windows:
+        """The single numbers of a term."""
+        return cls._of(term, values, names, shape, ())
 
     @classmethod
     def _of(
