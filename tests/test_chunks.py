@@ -237,12 +237,12 @@ def test_what_starts_anew_for_every_chunk_is_evaluated_at_once():
 
 def test_how_many_samples_are_evaluated_at_once():
     columns = Footprint(largest=1 << 17, function=1 << 12, results=8)
-    # 8 MiB stay whole; beyond that there are 4 MiB at once, in chunks of one length.
-    assert [columns.samples(size) for size in (1, 64, 65, 100)] == [1, 64, 22, 25]
+    # 6 MiB stay whole; beyond that there are 2 MiB at once, in chunks of one length.
+    assert [columns.samples(size) for size in (1, 48, 49, 96)] == [1, 48, 13, 16]
     assert Footprint(1 << 24, 1 << 12, 8).samples(3) == 1
-    # Up to a third more chunks are taken if no sample is in two of them then: 4 of 25, not 3 of 34.
+    # Up to a third more chunks are taken if no sample is in two of them then: 8 of 13, not 6 of 18.
     wide = Footprint(largest=100 << 10, function=1 << 10, results=8)
-    assert [wide.samples(size) for size in (100, 101, 200, 500)] == [25, 34, 40, 39]
+    assert [wide.samples(size) for size in (60, 100, 101, 104)] == [60, 20, 17, 13]
     # Without columns, 1 MiB or what runs on one core, unless that saves little.
     plain = Footprint(largest=1 << 15, function=1 << 15, results=8)
     assert [plain.samples(size) for size in (6, 7, 96, 128)] == [6, 2, 2, 32]
