@@ -243,6 +243,14 @@ def test_how_many_samples_are_evaluated_at_once():
     # Up to a third more chunks are taken if no sample is in two of them then: 8 of 13, not 6 of 18.
     wide = Footprint(largest=100 << 10, function=1 << 10, results=8)
     assert [wide.samples(size) for size in (60, 100, 101, 104)] == [60, 20, 17, 13]
+    # At least 512 samples where they take up to 4 MiB: more is held in memory then.
+    numbers = [Footprint(largest, 1 << 10, 8).samples(4000) for largest in (4096, 4097, 8192, 8193)]
+    assert numbers == [500, 572, 572, 250]
+    assert [Footprint(6912, 2304, 8).samples(size) for size in (1000, 1023, 1024)] == [
+        1000,
+        1023,
+        512,
+    ]
     # Without columns, 1 MiB or what runs on one core, unless that saves little.
     plain = Footprint(largest=1 << 15, function=1 << 15, results=8)
     assert [plain.samples(size) for size in (6, 7, 96, 128)] == [6, 2, 2, 32]

@@ -30,6 +30,9 @@ __all__ = ["Footprint", "can_be_divided"]
 #: processor with 512 kB of cache for each of two cores pieces of twice as many take 0.9 to 2.1
 #: times as long, 1.2 in the mean.
 WHOLE, PIECE = 6 << 20, 2 << 20
+#: Pieces have at least so many samples where those take no more than twice as much: more arrays are
+#: held in memory from there on, see `holding.py`.
+MANY = 512
 #: The same where no array is larger than those of the function itself: nothing but passes through
 #: memory is between its elementwise loops then, ...
 PIECE_OF_ONE = 1 << 20
@@ -88,6 +91,8 @@ class Footprint:
                 return self._samples(size, PIECE_OF_ONE)
             if self.largest <= PIECE_OF_ONE_CORE and total > FEWEST * PIECE_OF_ONE_CORE:
                 return self._samples(size, PIECE_OF_ONE_CORE)
+        if total > WHOLE and PIECE < MANY * self.largest <= 2 * PIECE:
+            return -(-size // (size // MANY))
         return self._samples(size, PIECE) if total > WHOLE else size
 
     def _samples(self, size: int, piece: int) -> int:
