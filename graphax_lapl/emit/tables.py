@@ -1,4 +1,4 @@
-"""Placing entries of a dense array where only a table knows their positions."""
+"""Placing entries of a dense array that only tables know the positions of, or that are few."""
 
 from __future__ import annotations
 

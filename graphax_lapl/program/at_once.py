@@ -30,14 +30,14 @@ __all__ = ["Footprint", "can_be_divided"]
 #: processor with 512 kB of cache for each of two cores pieces of twice as many take 0.9 to 2.1
 #: times as long, 1.2 in the mean.
 WHOLE, PIECE = 6 << 20, 2 << 20
-#: Pieces have at least so many samples where those take no more than twice as much: more arrays are
-#: held in memory from there on, see `holding.py`.
-MANY = 512
 #: The same where no array is larger than those of the function itself: nothing but passes through
 #: memory is between its elementwise loops then, ...
 PIECE_OF_ONE = 1 << 20
 #: ... and loops of so few bytes run on one core, without waiting for the others.
 PIECE_OF_ONE_CORE = 1 << 16
+#: Pieces have at least so many samples where those are no more than twice a `PIECE`: more arrays
+#: are held in memory from there on, see `holding.py`.
+MANY = 512
 #: In so many pieces or fewer a smaller peak is not worth the loop.
 FEWEST = 3
 #: Primitives that start something of their own for every piece.
@@ -91,9 +91,11 @@ class Footprint:
                 return self._samples(size, PIECE_OF_ONE)
             if self.largest <= PIECE_OF_ONE_CORE and total > FEWEST * PIECE_OF_ONE_CORE:
                 return self._samples(size, PIECE_OF_ONE_CORE)
-        if total > WHOLE and PIECE < MANY * self.largest <= 2 * PIECE:
+        if total <= WHOLE:
+            return size
+        if PIECE < MANY * self.largest <= 2 * PIECE:
             return -(-size // (size // MANY))
-        return self._samples(size, PIECE) if total > WHOLE else size
+        return self._samples(size, PIECE)
 
     def _samples(self, size: int, piece: int) -> int:
         """Samples in equal chunks, in each of them at most so many bytes of the largest array.
