@@ -68,6 +68,20 @@ def test_a_loop_runs_once_each_way(mixing: float) -> None:
     assert len(re.findall(r"stablehlo\.while", text)) == 2
 
 
+def test_real_and_complex_outputs() -> None:
+    """A gradient keeps complex numbers of every step beside real ones; their rows are added."""
+
+    def fun(x: Any) -> Any:
+        def step(h: Any, _: Any) -> Any:
+            z = jax.lax.complex(h, h + 3.0) * jax.lax.complex(h, h + 2.0)
+            return -0.5 / (0.06 * jnp.imag(z) + 3.0), None
+
+        return jnp.sum(jnp.sin(jax.lax.scan(step, x, None, length=9)[0]))
+
+    x = POINT[0]
+    assert_same(jax.jit(jacve(jax.grad(fun)))(x), jax.jit(jax.hessian(fun))(x))
+
+
 @pytest.mark.slow
 def test_derivatives_and_batches() -> None:
     batch = [np.stack([x, 1.1 * x]) for x in POINT]
@@ -131,7 +145,7 @@ EACH = {
     "parameters": (lambda k: euler(jnp.asarray(START), k), (PARAMETERS,), 1),
     "start": (euler, (START, PARAMETERS), 1),
     "one leaf": (lambda x: euler(x[:2], jnp.exp(x[2:])), (np.r_[START, PARAMETERS],), 1),
-    "loss": (lambda y, k: jnp.sum((euler(y, k) - 0.8) ** 2), (START, PARAMETERS), 2),
+    "loss": (lambda y, k: jnp.sum((euler(y, k) - 0.8) ** 2), (START, PARAMETERS), 1),
     "numbers": (priced, (0.5, 0.45, 0.9), 1),
     "rows": (recurrent, (np.linspace(-0.5, 0.5, 64).reshape(8, 8),), 2),
 }

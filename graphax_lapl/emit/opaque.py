@@ -236,7 +236,8 @@ def pull_sums(maps: Sequence[Sequence[LinearMap]], cotangents: Sequence[Array]) 
         if len(shapes) == 1:
             return [row]
         flat = (lax.slice(row, (low,), (high,)) for low, high in itertools.pairwise(ends))
-        return [lax.reshape(part, shape) for part, shape in zip(flat, shapes, strict=True)]
+        parts = [lax.reshape(part, shape) for part, shape in zip(flat, shapes, strict=True)]
+        return [_as(part, seed.dtype) for part, seed in zip(parts, seeds, strict=True)]
 
     def pulled(row: Array, *values: Array) -> list[Array]:
         along = first.at_places(values, places, [own[0].reference.out for own in maps], rows=True)
@@ -255,7 +256,8 @@ def pull_sums(maps: Sequence[Sequence[LinearMap]], cotangents: Sequence[Array]) 
     together = seeds[0]
     if len(seeds) > 1:
         flat = [lax.reshape(seed, (seed.shape[0], math.prod(seed.shape[1:]))) for seed in seeds]
-        together = lax.concatenate(flat, 1)
+        dtype = jnp.result_type(*flat)
+        together = lax.concatenate([_as(seed, dtype) for seed in flat], 1)
     with first.in_mode("reverse"):
         if first.kept is None:
             pulled_all = first.for_all(pulled, together)
@@ -265,6 +267,13 @@ def pull_sums(maps: Sequence[Sequence[LinearMap]], cotangents: Sequence[Array]) 
         permuted(into, packed_axes(linear.reference.batch_in, into.ndim - 1))
         for linear, into in zip(maps[0], pulled_all, strict=True)
     ]
+
+
+def _as(array: Array, dtype: Any) -> Array:
+    """An array in another type: rows of real and of complex outputs are complex side by side."""
+    if jnp.iscomplexobj(array) and not jnp.issubdtype(dtype, jnp.complexfloating):
+        array = lax.real(array)
+    return lax.convert_element_type(array, dtype)
 
 
 def _by_parts(apply: Callable[[Array], Array], seeds: Array, dtype: Any) -> Array:
