@@ -310,3 +310,22 @@ def test_terms_that_are_stacked_are_one_kernel_for_a_single_input():
     np.testing.assert_allclose(compiled(x), jax.jit(jax.jacfwd(products))(x), rtol=1e-6)
     text = compiled.as_text()
     assert " concatenate(" not in text[text.index("ENTRY") :]
+
+
+@pytest.mark.parametrize("batch", [0, 5])
+@pytest.mark.parametrize("decays", [2, 4, 11, 12])
+def test_columns_of_a_curve_are_selected(decays, batch):
+    """Up to 24 parameters of residuals, of which every entry is a branch when concatenated."""
+    times = np.linspace(0.0, 3.0, 15)
+
+    def residuals(p):
+        parts = p[: 2 * decays].reshape(decays, 2)
+        return p[-1] + sum(parts[k, 0] * jnp.exp(-parts[k, 1] * times) for k in range(decays))
+
+    x = draw(4, batch, 2 * decays + 1) if batch else draw(4, 2 * decays + 1)
+    ours, theirs = jacve(residuals), jax.jacfwd(residuals)
+    if batch:
+        ours, theirs = jax.vmap(ours), jax.vmap(theirs)
+    compare(jax.jit(ours)(x), jax.jit(theirs)(x))
+    joined = primitives(jax.make_jaxpr(ours)(x).jaxpr, ("concatenate",)).total()
+    assert (joined == 0) == (2 * decays + 1 <= 24)

@@ -31,6 +31,7 @@ from .numbers import BATCH, Numbers, is_known, joined
 __all__ = [
     "FUSED",
     "UNROLLED",
+    "along_new_axis",
     "by_digits",
     "by_rows",
     "by_selection",
@@ -174,6 +175,34 @@ def by_digits(places: tuple[int, ...], total: int, values: Sequence[Array], rows
     return row if count == total else lax.slice_in_dim(row, 0, total, axis=len(lead))
 
 
+def along_new_axis(arrays: Mapping[int, Array], count: int) -> Array:
+    """Arrays of one shape and dtype at their places along a new last axis, and zeros elsewhere.
+
+    Each entry selects its own, by halves: a loop over few entries is unrolled, and no comparison is
+    left, where a concatenation branches for every one of them.
+    """
+    some = next(iter(arrays.values()))
+    shape = (*some.shape, count)
+    places = lax.broadcasted_iota(np.int32, shape, some.ndim)
+    axes = range(some.ndim)
+    wide = [
+        lax.broadcast_in_dim(arrays[k], shape, axes)
+        if k in arrays
+        else jnp.zeros(shape, some.dtype)
+        for k in range(count)
+    ]
+    return _among(wide, places, 0, count)
+
+
+def _among(arrays: Sequence[Array], places: Array, low: int, high: int) -> Array:
+    """For every entry that of the array at its place, of those from `low` on and before `high`."""
+    if high - low == 1:
+        return arrays[low]
+    middle = (low + high + 1) // 2
+    first = _among(arrays, places, low, middle)
+    return jnp.where(places < middle, first, _among(arrays, places, middle, high))
+
+
 def piled(arrays: Sequence[Array]) -> Array:
     """Arrays of one shape on top of each other, with an axis in front for each digit of a place.
 
@@ -308,14 +337,7 @@ def by_selection(numbers: Numbers, outside: bool) -> Any:
     ]
     wide = [lax.broadcast_in_dim(row, shape, (1,)) for row in rows]
     places = lax.broadcasted_iota(np.int32, shape, 0)
-
-    def among(low: int, high: int) -> Array:
-        if high - low == 1:
-            return wide[low]
-        middle = (low + high + 1) // 2
-        return jnp.where(places < middle, among(low, middle), among(middle, high))
-
-    return lax.reshape(among(0, len(wide)), numbers.shape)
+    return lax.reshape(_among(wide, places, 0, len(wide)), numbers.shape)
 
 
 def _selected(row: Sequence[Array], equal: Sequence[Sequence[int]]) -> Array:

@@ -2,8 +2,8 @@
 
 Points that a quaternion turns have a diagonal, or a column, for each component and number of the
 quaternion: eighteen terms along the points, at as many of the twelve places. Each of them would
-pass over the whole matrix. Their values are written side by side instead, as numbers are
-(`packing.py`), and stand along the points as one term. Of residuals `y - a exp(-b t)` at times from
+pass over the whole matrix. Their values are written side by side instead (`packing.py`), and stand
+along the points as one term. Of residuals `y - a exp(-b t)` at times from
 zero on, the derivative along b has no first entry: columns that lack a few are extended by zeros.
 """
 
@@ -18,7 +18,7 @@ from jax import Array, lax
 from ..edges.maps import IndexMap, label, renamed
 from ..edges.terms import Factor, Structure, Term
 from .arrays import broadcast_labels, promoted
-from .packing import by_digits
+from .packing import along_new_axis, by_digits
 
 __all__ = ["is_stacked", "side_by_side", "stacked_groups"]
 
@@ -27,6 +27,9 @@ __all__ = ["is_stacked", "side_by_side", "stacked_groups"]
 MIN_TERMS, MIN_COMPUTED = 4, 2
 #: Most places for each of them.
 MAX_PLACES = 4
+#: Most places along one dimension among which every entry selects its own; more are written as
+#: numbers are, as are those along several.
+MAX_SELECTED = 24
 #: Positions of a dimension for each one that a term may leave out, and be extended by zeros.
 EXTENDED = 4
 
@@ -143,7 +146,10 @@ def side_by_side(
         found[flat] = lax.add(found[flat], whole) if flat in found else whole
     places = sorted(found)
     count = math.prod(extents)
-    rows = by_digits(tuple(places), count, [found[place] for place in places])
+    if count <= MAX_SELECTED and count in extents:
+        rows = along_new_axis(found, count)
+    else:
+        rows = by_digits(tuple(places), count, [found[place] for place in places])
     # Labels are numbered one after the other, those of the box last.
     moved = {name: k for k, name in enumerate(labels)}
     maps = renamed(maps, moved)
