@@ -174,6 +174,22 @@ def test_many_results_are_written_as_those_of_many_samples(size):
     assert set(written(size)) == {(size, *shape) for _, *shape in written(300)}
 
 
+@pytest.mark.parametrize("size", [16, 2048])
+def test_inputs_among_results(size):
+    """The derivative of `Q x` along x is Q."""
+
+    def products(matrix, x):
+        return x @ (matrix @ x) / (1 + x @ x), matrix @ x
+
+    args = tuple(x.astype(jnp.float32) for x in (draw(3, size, 4, 4), draw(4, size, 4)))
+    ours, theirs = (jax.jit(jax.vmap(f(products, argnums=(0, 1)))) for f in (jacve, jax.jacfwd))
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6),
+        ours(*args),
+        theirs(*args),
+    )
+
+
 def test_kernels_that_wait_for_none():
     # 2 to 4 read inputs, 5 reads all of them, 6 and 7 read 5.
     operands = {2: [0], 3: [0, 1], 4: [1], 5: [2, 3, 4], 6: [5], 7: [5, 6]}

@@ -404,10 +404,14 @@ class Tape:
         self, operations: Sequence[Operation], results: Sequence[Numbers], memory: Collection[int]
     ) -> set[int]:
         """What is held, and all that XLA gives kernels of its own because of it."""
-        held = {place for place in memory if self.numbers[place].moves}
+
+        def own(places: Collection[int]) -> set[int]:
+            # Results may be inputs, which are there.
+            return {p for p in places if p >= self.inputs and self.numbers[p].moves}
+
+        held = own(memory)
         while True:
-            found = written_apart(operations, results, held)
-            more = {place for place in found if place >= self.inputs and self.numbers[place].moves}
+            more = own(written_apart(operations, results, held))
             if more <= held:
                 return held
             held |= more
