@@ -56,8 +56,9 @@ def test_positions(name):
     np.testing.assert_allclose(np.array(found.tolist()), fun(x), rtol=1e-14)
 
 
+# JAX has no derivative of factors at places that repeat.
 @pytest.mark.parametrize("size", [None, 5, BATCH])
-@pytest.mark.parametrize("name", [*READ, *WRITTEN])
+@pytest.mark.parametrize("name", [*READ, *(name for name in WRITTEN if name != "factors twice")])
 def test_jacobians(name, size):
     def fun(x):
         return {**READ, **WRITTEN}[name](jnp.outer(jnp.sin(x[:3]), x)) * x[1]
