@@ -20,6 +20,7 @@ from ..errors import no_rule_refused
 from ..rules.loop_invariants import evaluated_for_rows
 from ..rules.opaque import needs_all_tangents, runs_rules
 from ..rules.site import OpaqueMap
+from .arrays import promoted
 from .assembly import assemble
 from .small_loops import for_batches, is_small_loop
 from .sorting import pulled_by_places, pushed_by_places, written_by_places
@@ -237,7 +238,7 @@ def pull_sums(maps: Sequence[Sequence[LinearMap]], cotangents: Sequence[Array]) 
             return [row]
         flat = (lax.slice(row, (low,), (high,)) for low, high in itertools.pairwise(ends))
         parts = [lax.reshape(part, shape) for part, shape in zip(flat, shapes, strict=True)]
-        return [_as(part, seed.dtype) for part, seed in zip(parts, seeds, strict=True)]
+        return [_again(part, seed.dtype) for part, seed in zip(parts, seeds, strict=True)]
 
     def pulled(row: Array, *values: Array) -> list[Array]:
         along = first.at_places(values, places, [own[0].reference.out for own in maps], rows=True)
@@ -256,8 +257,8 @@ def pull_sums(maps: Sequence[Sequence[LinearMap]], cotangents: Sequence[Array]) 
     together = seeds[0]
     if len(seeds) > 1:
         flat = [lax.reshape(seed, (seed.shape[0], math.prod(seed.shape[1:]))) for seed in seeds]
-        dtype = jnp.result_type(*flat)
-        together = lax.concatenate([_as(seed, dtype) for seed in flat], 1)
+        # Rows of real and of complex outputs are complex side by side.
+        together = lax.concatenate(promoted(flat), 1)
     with first.in_mode("reverse"):
         if first.kept is None:
             pulled_all = first.for_all(pulled, together)
@@ -269,8 +270,8 @@ def pull_sums(maps: Sequence[Sequence[LinearMap]], cotangents: Sequence[Array]) 
     ]
 
 
-def _as(array: Array, dtype: Any) -> Array:
-    """An array in another type: rows of real and of complex outputs are complex side by side."""
+def _again(array: Array, dtype: Any) -> Array:
+    """A promoted array in the type that it had before."""
     if jnp.iscomplexobj(array) and not jnp.issubdtype(dtype, jnp.complexfloating):
         array = lax.real(array)
     return lax.convert_element_type(array, dtype)

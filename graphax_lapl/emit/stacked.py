@@ -3,8 +3,8 @@
 Points that a quaternion turns have a diagonal, or a column, for each component and number of the
 quaternion: eighteen terms along the points, at as many of the twelve places. Each of them would
 pass over the whole matrix. Their values are written side by side instead (`packing.py`), and stand
-along the points as one term. Of residuals `y - a exp(-b t)` at times from
-zero on, the derivative along b has no first entry: columns that lack a few are extended by zeros.
+along the points as one term. Of residuals `y - a exp(-b t)` at times from zero on, the derivative
+along b has no first entry: columns that lack a few are extended by zeros.
 """
 
 from __future__ import annotations
