@@ -64,6 +64,10 @@ WIDE = FUSED + 1
 #: Columns of a matrix that JAX's kernels for arrays are vectorised along without a remainder. Where
 #: at most one entry in so many is not zero, so are ours, outside of the cache with a remainder too.
 VECTOR, FULL_VECTORS = 8, 2
+#: Operations on numbers for each equation on arrays from which on arrays are evaluated sooner, and
+#: compiled in a tenth of the time, and most of them for each of the results: where each is made of
+#: more, arrays have products in memory. Fewer results than that, none of them zeros, stay numbers.
+OPERATIONS_EACH, OPERATIONS_FOR_ONE, FULL_RESULTS = 5, 12, 96
 #: Entries made of products with those of a known matrix from which on arrays are, and entries of
 #: such a matrix, for each of the result, from which on they are, however few the results.
 MANY, KNOWN = 48, 4
@@ -107,7 +111,8 @@ class RecordedProgram(NamedTuple):
             kernels = self.tape.kernels_apart(self.results) + len(self.results)
             if kernels > FEW_KERNELS or self._is_mostly_zero(jaxpr, 1):
                 return False
-        return self.suits_few_samples(jaxpr, 1) and self._compiles_in_time(jaxpr)
+        suits = self.suits_few_samples(jaxpr, 1) and self._compiles_in_time(jaxpr)
+        return suits and not self._is_of_wide_arrays(jaxpr, 1)
 
     def _compiles_in_time(self, jaxpr: Any) -> bool:
         """Whether compiling takes no more than twice as long, or half of the kernels go away."""
@@ -161,6 +166,8 @@ class RecordedProgram(NamedTuple):
         """Whether arrays evaluate so many samples sooner; `wide` is that of `in_numbers`."""
         if self._is_mostly_zero(jaxpr, samples) or self._is_vectorised(jaxpr, own, samples):
             return True
+        if self._is_of_wide_arrays(jaxpr, samples):
+            return True
         if computed(jaxpr) == 0 and not self._suits_moves(samples):
             return True
         if not is_full(self.results):
@@ -182,6 +189,20 @@ class RecordedProgram(NamedTuple):
             return True
         needed, wanted, _ = self.tape.needed(self.results)
         return unvectorised(needed, wanted, samples) > UNVECTORISED_SHARE * self.entries
+
+    def _is_of_wide_arrays(self, jaxpr: Any, samples: int) -> bool:
+        """Whether an equation on arrays stands for many operations on numbers in the mean.
+
+        Outside of the cache it may not where arrays would pick and place many zeros.
+        """
+        operations = len(self.tape.needed(self.results)[0])
+        least, most = OPERATIONS_EACH * _equations(jaxpr), OPERATIONS_FOR_ONE * self.entries
+        if not least <= operations <= most:
+            return False
+        if is_full(self.results):
+            return self.entries >= FULL_RESULTS
+        inside = BATCH <= samples <= CACHED // max(1, self.entries)
+        return self.entries > FEW and (inside or is_compared(jaxpr))
 
     def _suits_moves(self, samples: int) -> bool:
         """Whether matrices of numbers that are only moved are written by one kernel."""
@@ -210,7 +231,7 @@ class RecordedProgram(NamedTuple):
         They are many, or rows of whole vectors that are compared with positions.
         """
         outside = self._is_outside(samples, sines=False)
-        if FULL * self._there < self.entries > (MANY_OUTSIDE if outside else FEW):
+        if FULL * self._there <= self.entries > (MANY_OUTSIDE if outside else FEW):
             return True
         if self.entries > FEW:
             return False
