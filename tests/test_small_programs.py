@@ -690,28 +690,3 @@ def test_largest_numbers_and_masks_are_numbers(fun, inputs, size):
     compare(jacve(spread)(jnp.ones(3)), jnp.zeros((3, 3)))
     in_numbers = any(shape == (size,) for shape in shapes_of(jax.make_jaxpr(run)(points).jaxpr))
     assert in_numbers or size < 4096
-
-
-def normalized(x):
-    y = x - jnp.mean(x)
-    return y / jnp.sqrt(jnp.mean(y * y) + 1e-5)
-
-
-def attracted(x):
-    d = x[:, None] - x[None]
-    squares = jnp.sum(d * d, -1) + 0.1
-    return -jnp.sum(d / squares[..., None] ** 1.5, 1)
-
-
-@pytest.mark.parametrize(
-    ("fun", "shape", "arrays"),
-    [(normalized, (16,), True), (attracted, (4, 3), True), (attracted, (3, 2), False)],
-    ids=["normalized", "four bodies", "three bodies"],
-)
-def test_wide_arrays_stay_arrays(fun, shape, arrays):
-    """Many operations on numbers for each equation on arrays, and many results."""
-    x = draw(13, BATCH, *shape)
-    lowered = jax.jit(jax.vmap(jacve(fun))).lower(x)
-    compare(lowered.compile()(x), jax.jit(jax.vmap(jax.jacfwd(fun)))(x))
-    products = lowered.as_text().count("stablehlo.multiply")
-    assert (products < 50) == arrays

@@ -58,6 +58,8 @@ SHARED = 2.0
 SHARED_IN_ONE = 160.0
 #: Entries up to which numbers that are only moved are concatenated.
 MOVED = FUSED * FUSED
+#: Of more than `FEW` results as many for each operation, too.
+MOVED_EACH = 8
 #: Columns of a matrix from which on entries of few samples select theirs: where all of its numbers
 #: are one kernel, that one is vectorised then.
 WIDE = FUSED + 1
@@ -168,7 +170,7 @@ class RecordedProgram(NamedTuple):
             return True
         if self._is_of_wide_arrays(jaxpr, samples):
             return True
-        if computed(jaxpr) == 0 and not self._suits_moves(samples):
+        if self._is_moved(jaxpr) and not self._suits_moves(samples):
             return True
         if not is_full(self.results):
             return self.entries > FEW and self._is_scaled(jaxpr, own)
@@ -203,6 +205,12 @@ class RecordedProgram(NamedTuple):
             return self.entries >= FULL_RESULTS
         inside = BATCH <= samples <= CACHED // max(1, self.entries)
         return self.entries > FEW and (inside or is_compared(jaxpr))
+
+    def _is_moved(self, jaxpr: Any) -> bool:
+        """Whether hardly anything but moves makes many results."""
+        if computed(jaxpr) == 0 or self.entries <= FEW:
+            return computed(jaxpr) == 0
+        return MOVED_EACH * len(self.tape.needed(self.results)[0]) <= self.entries
 
     def _suits_moves(self, samples: int) -> bool:
         """Whether matrices of numbers that are only moved are written by one kernel."""

@@ -60,8 +60,8 @@ UNROLLED_ROWS, FEW_APART = 48, 4
 #: Inside of the cache: entries of a matrix up to which each selects, and up to which it does where
 #: rows are no shorter than columns and selections are this part of its entries.
 FEW_SELECTED, SOME_SELECTED, SELECTED_SHARE = FUSED, 12, 2 / 3
-#: Most selections for every entry of a larger one.
-MAX_SELECTIONS = 112
+#: Most selections for every entry of a larger one, along its columns and among its rows.
+MAX_SELECTIONS = 124
 
 
 def packed(numbers: Mapping[int, Array], total: int) -> Array:
@@ -306,7 +306,7 @@ def is_selected(numbers: Numbers, outside: bool) -> bool:
         few = columns >= rows and selections <= SELECTED_SHARE * total
         return outside or (total <= SOME_SELECTED and few)
     if columns > FUSED:
-        return (outside or is_padded(total)) and selections <= MAX_SELECTIONS
+        return (outside or is_padded(total)) and selections + rows <= MAX_SELECTIONS
     return max(rows, columns) <= FUSED and outside
 
 
