@@ -58,7 +58,7 @@ SHARED = 2.0
 SHARED_IN_ONE = 160.0
 #: Entries up to which numbers that are only moved are concatenated.
 MOVED = FUSED * FUSED
-#: Of more than `FEW` results as many for each operation, too.
+#: Results for each recorded operation from which on more than `FEW` are hardly more than moved.
 MOVED_EACH = 8
 #: Columns of a matrix from which on entries of few samples select theirs: where all of its numbers
 #: are one kernel, that one is vectorised then.
@@ -101,6 +101,11 @@ class RecordedProgram(NamedTuple):
     def operations(self) -> int:
         """How many operations XLA writes into all kernels, repeated for every reader."""
         return self.tape.kernels(self.results)[1]
+
+    @property
+    def _recorded_once(self) -> int:
+        """How many operations the results need, whatever reads them."""
+        return len(self.tape.needed(self.results)[0])
 
     def suits_single_input(self, jaxpr: Any) -> bool:
         """Whether a single input is evaluated sooner than by a program on arrays.
@@ -197,20 +202,18 @@ class RecordedProgram(NamedTuple):
 
         Outside of the cache it may not where arrays would pick and place many zeros.
         """
-        operations = len(self.tape.needed(self.results)[0])
         least, most = OPERATIONS_EACH * _equations(jaxpr), OPERATIONS_FOR_ONE * self.entries
-        if not least <= operations <= most:
+        if not least <= self._recorded_once <= most:
             return False
         if is_full(self.results):
             return self.entries >= FULL_RESULTS
-        inside = BATCH <= samples <= CACHED // max(1, self.entries)
+        inside = samples >= BATCH and samples * self.entries <= CACHED
         return self.entries > FEW and (inside or is_compared(jaxpr))
 
     def _is_moved(self, jaxpr: Any) -> bool:
         """Whether hardly anything but moves makes many results."""
-        if computed(jaxpr) == 0 or self.entries <= FEW:
-            return computed(jaxpr) == 0
-        return MOVED_EACH * len(self.tape.needed(self.results)[0]) <= self.entries
+        many = self.entries > FEW and MOVED_EACH * self._recorded_once <= self.entries
+        return many or computed(jaxpr) == 0
 
     def _suits_moves(self, samples: int) -> bool:
         """Whether matrices of numbers that are only moved are written by one kernel."""
