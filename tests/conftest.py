@@ -81,7 +81,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 #: others are left to `make conformance`.
 _SHARES = {24: 24, 12: 8, 4: 4, 2: 2}
 #: Of what is marked `slow`: one in so many runs by default.
-_SLOW_SHARE = 4
+_SLOW_SHARE = 6
 
 
 @pytest.hookimpl(tryfirst=True)

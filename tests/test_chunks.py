@@ -75,6 +75,7 @@ def packed_in_chunks(one_device, monkeypatch):
     monkeypatch.setattr(tape, "AT_ONCE", 0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_device")
 def test_results_that_are_joined(monkeypatch):
     angles = draw(2, SIZE, 4)

@@ -239,6 +239,7 @@ def test_symmetric_mode() -> None:
     assert np.isnan(wrong).any()
 
 
+@pytest.mark.slow
 def test_custom_rules_are_honoured() -> None:
     @jax.custom_jvp
     def twice(x: jax.Array) -> jax.Array:

@@ -141,6 +141,7 @@ def short(x: Any) -> Any:
     return carry, rows
 
 
+@pytest.mark.slow
 def test_short_loops_are_written_out() -> None:
     names = {vertex.primitive for vertex in computational_graph(short, X).vertices}
     assert "scan" not in names
@@ -375,6 +376,7 @@ def test_backward_functions_keep_their_sparsity() -> None:
     assert first.nse == X.size
 
 
+@pytest.mark.slow
 def test_a_branch_is_evaluated_once_for_all_its_rows() -> None:
     """Rows from several outputs to several inputs go back through what the value's branch kept."""
 

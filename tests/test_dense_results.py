@@ -152,6 +152,7 @@ def test_many_short_diagonals_are_set_number_by_number(batch):
     assert " = scatter-add[" in str(jax.make_jaxpr(both(hessian_of_many))(x))
 
 
+@pytest.mark.slow
 def test_their_entries_are_differentiated():
     x, v = (np.random.default_rng(k).uniform(0.1, 0.4, MANY) for k in (6, 7))
 

@@ -114,6 +114,7 @@ def test_values_and_two_derivatives_of_a_batch(ours, reference, batched):
         np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("samples", [2, 300])
 @pytest.mark.parametrize(("ours", "reference"), DERIVATIVES, ids=NAMES)
 def test_gradients_of_compiled_batches(ours, reference, samples):

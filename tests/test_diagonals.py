@@ -68,6 +68,7 @@ def points(shape: tuple[int, ...], samples: int, seed: int = 0) -> Array:
     return jnp.asarray(np.random.default_rng(seed).normal(size=(samples, *shape)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("samples", [2, 200])
 @pytest.mark.parametrize("name", FIELDS)
 def test_batches_of_coupled_systems(name: str, samples: int) -> None:
@@ -78,6 +79,7 @@ def test_batches_of_coupled_systems(name: str, samples: int) -> None:
     np.testing.assert_allclose(found[0], jacve(field)(x[0]), rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["forward", "reverse"])
 def test_nested_batches_and_orders(order: str) -> None:
     x = points((18,), 6).reshape(2, 3, 18)
@@ -175,6 +177,7 @@ def dense(structure: Structure, slots: tuple[int, ...], operands: list[Array]) -
     return masked_sum(form, structure, operands, operands[0].dtype)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_random_diagonals(seed: int) -> None:
     """Shifted, permuted and known ones, sums at some places, against terms written one by one."""

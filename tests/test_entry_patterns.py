@@ -162,6 +162,7 @@ def drawn_step(rng: np.random.Generator) -> Callable[..., Any]:
     return step
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_random_loops(seed: int) -> None:
     """Loops over random steps: never an entry too few, with the counter and without it."""
@@ -214,6 +215,7 @@ def test_integers_of_all_steps(fun: Callable[..., Any]) -> None:
         np.testing.assert_allclose(one, other, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_the_last_of_several_updates_stays() -> None:
     """Slices are written in the order of their indices, wherever their dimensions stand."""
     rows = np.array([[0], [2], [0]])

@@ -84,6 +84,7 @@ def check_every_permutation(
     return len(vertices)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("n_vertices", "shape", "seed"),
     [

@@ -100,6 +100,7 @@ def test_derivatives_of_the_jacobian_are_right() -> None:
     assert_close(found(Q, V), wanted(Q, V))
 
 
+@pytest.mark.slow
 def test_values_and_integers_beside_it() -> None:
     values, jac = value_and_jacve(tumbling, argnums=(0, 1))(Q, V)
     assert_close((values, jac), (tumbling(Q, V), expected(Q, V)))
@@ -217,6 +218,7 @@ def twice_read(x: jax.Array) -> jax.Array:
     return result
 
 
+@pytest.mark.slow
 def test_a_loop_is_pushed_through_once_for_all_columns() -> None:
     points = np.random.default_rng(7).uniform(0.5, 1.5, (3, 4))
     plan = make_plan(twice_read, points[0])
@@ -256,6 +258,7 @@ def epidemic(
     return lax.scan(step, start, None, length=20)[1]
 
 
+@pytest.mark.slow
 def test_many_samples_have_a_loop_for_every_column(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(few_samples, "MARGIN", 1.25)
     inputs = [jnp.linspace(low, high, 70) for low, high in ((1.0, 1.5), (0.2, 0.4), (0.8, 0.95))]
@@ -348,6 +351,7 @@ def remembered(weights: jax.Array) -> jax.Array:
     return jax.lax.scan(step, jnp.full(4, 0.3), jnp.linspace(-1.0, 1.0, 24).reshape(6, 4))[0]
 
 
+@pytest.mark.slow
 def test_steps_that_are_written_out_are_not_started_again() -> None:
     weights = jnp.linspace(-0.5, 0.7, 32).reshape(2, 4, 4)
     plan = make_plan(remembered, weights)

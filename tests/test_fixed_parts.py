@@ -77,6 +77,7 @@ def test_jacobians(name: str, order: str) -> None:
     np.testing.assert_allclose(jax.jit(jax.vmap(ours))(x), jax.vmap(theirs)(x), atol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["between functions", "gated", "layers"])
 def test_derivatives_of_jacobians(name: str) -> None:
     fun, shape = FUNCTIONS[name]

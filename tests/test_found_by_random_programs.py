@@ -77,6 +77,7 @@ def other_slope(x: Any) -> Any:
 other_slope.defvjp(lambda x: (jnp.cos(x), x), lambda x, c: (c * x**2,))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", [*ORDERS, "auto"])
 @pytest.mark.parametrize("fun", [straight_through, other_slope], ids=["jvp", "vjp"])
 def test_derivatives_of_a_jacobian_follow_the_users_rules(order: str, fun: Any) -> None:

@@ -90,6 +90,7 @@ def form_of(fun, own, *arguments):
     return forms.get("cuda")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("always")
 def test_the_form_has_the_values_of_the_program(x):
     form = form_of(program, [True, False], x, SCALE)
@@ -184,12 +185,14 @@ def test_a_batch_is_put_together_behind_a_barrier_for_cuda(x):
     assert barriers(jacve(cheap), x[0]) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("gpu")
 @pytest.mark.parametrize(("fun", "written"), [(chain, 0), (hinge, 1), (in_pieces, 0)])
 def test_of_a_single_input_only_what_is_repeated_often_is_written_first(fun, written, x):
     assert barriers(jacve(fun), x[0], SCALE) == written
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("gpu")
 def test_small_layers_are_numbers_on_a_gpu(x):
     def radial(x):
@@ -221,6 +224,7 @@ class TestSeveralNumbers:
         """What a GPU would run, on the platform that is here."""
         monkeypatch.setattr(gpu_batches, "PLATFORMS", (jax.default_backend(),))
 
+    @pytest.mark.slow
     @pytest.mark.usefixtures("beside")
     @pytest.mark.parametrize("samples", [None, 1, 5])
     def test_the_derivatives_are_the_same(self, samples):

@@ -28,6 +28,7 @@ def planned(name, order="auto"):
     return make_plan(problem.fun, *arguments, order=order, argnums=problem.argnums)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["robot_arm", "roe_flux", "kerr_sen", "black_scholes_greeks"])
 @pytest.mark.parametrize("batch", [1, 3, BATCH, SINES_SIZE])
 def test_jacobians_of_a_batch(name, batch):
@@ -210,6 +211,7 @@ def test_the_two_sides_meet_at_a_narrow_vertex():
     assert plan.counts.muls < 0.4 * one_sided
 
 
+@pytest.mark.slow
 def test_the_diagonal_of_a_batch_is_recognised():
     problem = PROBLEMS["roe_flux"]
     batch = problem.sample(jax.random.key(3), (7,), jnp.float64)
@@ -231,6 +233,7 @@ def test_what_is_held_keeps_its_values_and_dtype(dtype):
     np.testing.assert_array_equal(found, value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["forward", "reverse"])
 def test_an_array_is_compared_with_its_own_maximum(order):
     """Not with that of an array that is rounded in another way, in which there may be no equal."""

@@ -78,6 +78,7 @@ def test_hessian(name: str, order: str) -> None:
     assert_same(hessve(fun, order, holomorphic=True)(Z), expected, tolerance=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["layers", "loop", "quotient", "solve"])
 def test_sparse_and_batched_hessians(name: str) -> None:
     fun = HOLOMORPHIC[name]
@@ -89,6 +90,7 @@ def test_sparse_and_batched_hessians(name: str) -> None:
     assert_same(found, jax.vmap(reference)(batch), tolerance=1e-11)
 
 
+@pytest.mark.slow
 def test_derivatives_of_holomorphic_ones() -> None:
     fun = HOLOMORPHIC["layers"]
     for ours, theirs in (

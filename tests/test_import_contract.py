@@ -181,6 +181,7 @@ def test_only_public_jax():
     assert private_jax_violations() == []
 
 
+@pytest.mark.slow
 def test_layers_import_downwards_only():
     assert layer_violations() == []
 

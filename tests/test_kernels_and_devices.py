@@ -253,6 +253,7 @@ SOLVERS: dict[str, tuple[Callable[..., Any], np.ndarray]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SOLVERS)
 def test_solvers_and_loops(name: str) -> None:
     fun, at = SOLVERS[name]

@@ -92,6 +92,7 @@ def compare(found, expected, tolerance=1e-11):
     np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["auto", "forward", "reverse"])
 @pytest.mark.parametrize(("fun", "n"), CASES)
 def test_against_jax(fun, n, order):
@@ -129,6 +130,7 @@ def test_dtype_of_known_entries(fun, dtype):
     np.testing.assert_allclose(found / scale, expected / scale, atol=tolerance)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fun", [bratu, plane, weights, returns, along_rows])
 def test_derivatives_of_jacobians(fun):
     @jax.jit

@@ -21,6 +21,7 @@ def test_unknown_names_are_refused() -> None:
         graphax_lapl.jacobian  # noqa: B018
 
 
+@pytest.mark.slow
 def test_import_alone_loads_no_planner() -> None:
     code = (
         "import sys, graphax_lapl;"

@@ -37,6 +37,7 @@ def test_jacobian_of_a_jacobian(fun: Callable[..., Any], first: Callable[..., An
     assert_same(jacve(first(fun))(MATRIX), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fun", [branch, loop])
 def test_second_order(fun: Callable[..., Any]) -> None:
     expected = jax.jit(jax.hessian(fun))(MATRIX)

@@ -63,6 +63,7 @@ def of_all(fun):
     return lambda x: jnp.stack(fun(x[:2], x[2:4], x[4:]))
 
 
+@pytest.mark.slow
 def test_a_backward_function_is_looked_at_once():
     """For all that is known of it; then it is evaluated, for each of two outputs."""
     fun, seen = with_rule(exact)
@@ -73,6 +74,7 @@ def test_a_backward_function_is_looked_at_once():
     assert len(seen) == 1 + 2
 
 
+@pytest.mark.slow
 def test_one_that_is_not_linear_is_refused_where_it_is_needed():
     """Cotangents of one output are clipped; the other may be asked for alone."""
     fun, _ = with_rule(lambda x, y, z, a, b: exact(x, y, z, a, jnp.clip(b, -1.0, 1.0)))

@@ -42,6 +42,7 @@ def test_a_call_to_the_host_is_seen(line, found):
     assert bool(host_calls(Program())) == found
 
 
+@pytest.mark.slow
 def test_a_program_that_holds_arrays_runs_as_exported():
     problem = PROBLEMS["robot_arm"]
     arguments = problem.sample(jax.random.key(1), (BATCH,), jnp.float64)

@@ -104,6 +104,7 @@ def test_first_order(name):
             assert_finite_where(wanted[order], gl.jacve(fun, order)(*args))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["attention", "directions", "spence", "sum behind the mask", "inverse distances"]
 )

@@ -72,6 +72,7 @@ WAYS: dict[str, Callable[[Operator], Callable[..., Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_derivatives_of_a_laplacian(way: str) -> None:
     params, xs = _arguments()
@@ -312,6 +313,7 @@ def mean_square_laplacian(laplacian: Callable[..., Any]) -> Callable[..., Array]
     return loss
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stand", [False, True])
 def test_training_through_repeated_operands(stand: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sums of products, with barriers that stand and without, and `W diag(s)`, with them."""
@@ -385,6 +387,7 @@ def test_larger_matrices_are_not_repeated_for_samples() -> None:
     assert "f64[5,4,6] = broadcast_in_dim" in text
 
 
+@pytest.mark.slow
 def test_columns_meet_a_metric_that_all_samples_share() -> None:
     """tr(A H) of two layers: one product with A for each sample, and its derivatives."""
     keys = jax.random.split(jax.random.key(5), 5)

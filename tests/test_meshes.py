@@ -176,6 +176,7 @@ def test_many_samples(mesh: jax.sharding.Mesh) -> None:
     assert lies(found) == ("i", None, None)
 
 
+@pytest.mark.slow
 def test_sparse_results(mesh: jax.sharding.Mesh) -> None:
     """Stored arrays lie along the dimensions that they run along, and what is made of them too."""
     wide = np.linspace(0.0, 1.0, 2048).reshape(2, 1024)
@@ -195,6 +196,7 @@ def test_sparse_results(mesh: jax.sharding.Mesh) -> None:
     assert_same(small.todense(), jax.jacfwd(FUNCTIONS["matrix"])(X))
 
 
+@pytest.mark.slow
 def test_other_operators(mesh: jax.sharding.Mesh) -> None:
     """Coefficients may be sharded as well; a fixed key draws the same numbers in both places."""
 

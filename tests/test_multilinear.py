@@ -62,6 +62,7 @@ ALL = tuple(range(SITES))
 MARKED = pytest.mark.parametrize("marked", [by_sweep, by_rule], ids=["sweep", "rule"])
 
 
+@pytest.mark.slow
 @MARKED
 def test_gradient(marked: Callable[..., Any]) -> None:
     expected = jax.grad(overlap, ALL)(*TENSORS)

@@ -233,6 +233,7 @@ def test_dear_numbers_are_concatenated():
     assert "select(" not in run.lower(x).compile().as_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 100])
 def test_wide_matrices_of_few_samples(size):
     """Every entry of a row selects its own."""

@@ -29,6 +29,7 @@ def pairs(x: jax.Array) -> jax.Array:
     return jnp.sum(jnp.tanh(mixed) ** 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["auto", "forward", "reverse"])
 def test_pairs(order: str) -> None:
     x = jnp.asarray(RNG.normal(size=(4, 3)))

@@ -200,6 +200,7 @@ def test_one_function_with_several_shapes_and_dtypes() -> None:
         assert_same(jacobian(x), jax.jit(jax.jacfwd(fun))(x), tolerance=1e-6)
 
 
+@pytest.mark.slow
 def test_one_function_with_several_argnums_and_orders() -> None:
     def fun(x: jax.Array, y: jax.Array) -> jax.Array:
         return jnp.sin(x) * y + jnp.cos(x * y)

@@ -104,6 +104,7 @@ def test_single_precision(seed: int) -> None:
         assert error <= 10 * allowed + (1e-4 + program.tolerance) * scale, program.description
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_family(family: str) -> None:
     """One family alone, together with the elementwise operations that keep values bounded."""

@@ -209,6 +209,7 @@ def test_rules_are_not_mixed_up(name: str, make: Any) -> None:
         assert_same(ours(setting), alone, tolerance=1e-12, context=f"{name}: {setting}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n in FAMILIES if n != "backward pass"])
 def test_rules_of_operators_are_not_mixed_up(name: str) -> None:
     clear_caches()

@@ -23,6 +23,7 @@ def scaled(x):
     return jnp.stack([total, jnp.sin(total)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["auto", "forward", "reverse", "markowitz"])
 @pytest.mark.parametrize("samples", [2, 300])
 def test_against_jax(order, samples):

@@ -84,6 +84,7 @@ def test_one_product_has_the_slopes_of_all_samples() -> None:
     assert (6, 4, 9) not in shapes(4)
 
 
+@pytest.mark.slow
 def test_weights_of_every_sample_stay_where_they_are() -> None:
     """A product of weights for each sample would be as many multiplications again."""
     layers, xs = layers_of(9, 6, 4), samples(SAMPLES, 9)

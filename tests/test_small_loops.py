@@ -129,6 +129,7 @@ def test_only_batches_are_rewritten():
     assert len(many) > len(few)
 
 
+@pytest.mark.slow
 def test_derivatives_of_a_batch_and_batches_of_derivatives():
     def squares(xs):
         return jnp.sum(jacve(lambda x: chain(x)[0])(xs) ** 2)

@@ -46,6 +46,7 @@ def looped(program: Program) -> list[Einsum]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 5, 6, 7, 8, 12])
 def test_numbers(size: int) -> None:
     fun, parameters, xs = case(size)
@@ -148,6 +149,7 @@ def test_one_laplacian_has_products() -> None:
     assert not [e for e in batch if [v.aval.shape for v in e.invars] == [(3, 6, 6)] * 2]
 
 
+@pytest.mark.slow
 def test_rows_that_meet_rows_are_no_product_of_matrices() -> None:
     def fun(x: Array) -> Array:
         return jnp.sin(jnp.einsum("ij,ij->i", jnp.outer(x, jnp.cos(x)), jnp.outer(x, x**2)))
@@ -159,6 +161,7 @@ def test_rows_that_meet_rows_are_no_product_of_matrices() -> None:
     np.testing.assert_allclose(jax.vmap(jacve(fun))(xs), expected, rtol=1e-11, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "second"), [("ij", "jk"), ("ji", "jk"), ("ij", "kj"), ("ji", "kj")]
 )

@@ -93,6 +93,7 @@ def test_few_samples(size):
     compare(found, jax.jit(jax.vmap(jax.jacrev(steps)))(points))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["forward", "reverse"])
 def test_a_single_input(order):
     args = draw(6, 2, 3), draw(7, 3)
@@ -147,6 +148,7 @@ def test_a_single_input_with_a_large_result_of_zeros_keeps_its_arrays():
     compare(jax.jit(jacve(turned))(x), jax.jit(jax.jacfwd(turned))(x))
 
 
+@pytest.mark.slow
 def test_derivatives_of_a_batch_and_batches_of_derivatives():
     def squares(derivative):
         return lambda w, v: sum(jnp.sum(b**2) for b in jax.tree.leaves(derivative(frames)(w, v)))
@@ -352,6 +354,7 @@ def mass_action(c):
     return orders.T @ jnp.prod(c**orders, axis=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fun", [reactions, mass_action])
 def test_rates_of_reactions_are_numbers(fun):
     inputs = draw(32, BATCH, 5 if fun is reactions else 4)
@@ -484,6 +487,7 @@ def test_sums_of_many_products_with_known_numbers():
     assert tape.scaled([np.array([total, x * x, x, np.float64(1.0)], object)]) == 1
 
 
+@pytest.mark.slow
 def test_dear_numbers_of_rows_are_worth_a_kernel(monkeypatch):
     points = draw(36, 4096, 4)
     held = numbers_held(membrane, points)
@@ -556,6 +560,7 @@ def total(x):
     return jnp.sum(jnp.sin(x) * x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fun", [turned, listed, total])
 def test_few_sines_are_evaluated_where_they_are_read(fun):
     inputs = 3 if fun is listed else 4

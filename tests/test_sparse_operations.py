@@ -519,6 +519,7 @@ def test_pattern_of_shapes_alone() -> None:
     assert hessian.nse == 15
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "operation",
     [

@@ -86,6 +86,7 @@ def test_shared_inputs_single_precision_and_other_transformations():
     np.testing.assert_allclose(single, expected(states, force), rtol=2e-4, atol=2e-5)
 
 
+@pytest.mark.slow
 def test_what_is_infinite_or_no_number_stays_so_sample_by_sample():
     states = draw(7, 16, 4).at[3, 2].set(jnp.nan).at[5, 1].set(jnp.inf).at[6].set(0.0)
     args = states, draw(8, 16)
@@ -207,6 +208,7 @@ def test_arrays_of_few_bytes_need_no_stages(monkeypatch):
     compare(jax.jit(jax.vmap(jacve(step)))(*args), jax.jit(jax.vmap(jax.jacfwd(step)))(*args))
 
 
+@pytest.mark.slow
 def test_many_samples_and_single_inputs_are_not_in_stages(monkeypatch):
     monkeypatch.setattr(evaluation, "called", None)
     one = draw(13, 4), draw(14)

@@ -171,6 +171,7 @@ def test_jacobians_in_single_precision(fun, order):
     assert error(jacve(summed, order=order)(x), expected) < TOLERANCE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fun", FUNCTIONS)
 def test_batches_in_single_precision(fun):
     x = jnp.asarray(points(), jnp.float32)

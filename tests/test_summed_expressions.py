@@ -103,6 +103,7 @@ def test_layers_in_front_and_pairs_of_sines_are_seen():
     assert all(region.layered for region in found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("special", [np.nan, 1e30, -0.0])
 @pytest.mark.parametrize("samples", [1, 8])
 def test_sums_that_are_no_numbers_are_those_of_the_function(special, samples):
@@ -128,6 +129,7 @@ def of_many(p, x):
     return jnp.sum(jax.nn.softplus(p[0] * x + p[1]) * jnp.sin(p[2] * x))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fun", [of_parameters, of_a_number, of_many])
 @pytest.mark.parametrize(("samples", "largest"), [(2, 1.0), (90, 1.0), (90, 1e8)])
 def test_value_and_derivatives(fun, samples, largest):

@@ -62,6 +62,7 @@ def test_other_sums_stay():
     assert not sums_with_weights(per_node, jnp.bfloat16)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fun", [per_node, read_twice, weights_of_the_sample])
 def test_values_and_training_steps(fun):
     def expected(weights, x):

@@ -55,6 +55,7 @@ def drawn(count, *batch):
     return tuple(jnp.asarray(random.uniform(0.2, 1.3, (*batch, n))) for n in sizes[:count])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["auto", "forward", "reverse"])
 @pytest.mark.parametrize("name", CASES)
 def test_tables_of_several_dimensions(name, order):

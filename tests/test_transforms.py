@@ -108,6 +108,7 @@ def test_grad_of_a_function_of_the_jacobian(order: str) -> None:
     assert_same(result, jax.jit(jax.grad(size(jax.jacrev)))(X))
 
 
+@pytest.mark.slow
 @in_every_order
 def test_jvp_and_vjp(order: str) -> None:
     direction = np.array([1.0, -2.0, 0.5])
@@ -219,6 +220,7 @@ def test_closure_over_a_tracer_of_an_outer_jit(order: str) -> None:
     assert_same(outer(X, MATRIX), jax.jit(jax.jacrev(two_arguments))(X, MATRIX))
 
 
+@pytest.mark.slow
 @in_every_order
 def test_closure_over_a_tracer_of_an_outer_grad(order: str) -> None:
     def size(jacobian: Callable[..., Any]) -> Callable[[jax.Array], jax.Array]:

@@ -38,6 +38,7 @@ def objective(count):
 COUNT = 3 * FEW
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["auto", "forward", "reverse"])
 @pytest.mark.parametrize("sparse", [False, True])
 def test_jacobian(order, sparse):

@@ -35,6 +35,7 @@ def bell(x):
     return x[0] * jnp.exp(-(((jnp.linspace(0.0, 1.0, 8, dtype=x.dtype) - x[1]) / x[2]) ** 2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fun", "size"),
     [(surprise, 4), (logits, 7), (returns, 12), (bell, 3)],

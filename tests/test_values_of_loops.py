@@ -116,6 +116,7 @@ def loops(compiled):
     return compiled.as_text().count(" while(")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("samples", SAMPLES)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -47,6 +47,7 @@ def test_padded_by_their_own_entries(mode, windows):
     np.testing.assert_allclose(jacve(fun)(X), expected, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["auto", "forward", "reverse"])
 def test_laplacians_of_periodic_layers(order):
     def fun(x):
@@ -59,6 +60,7 @@ def test_laplacians_of_periodic_layers(order):
     np.testing.assert_allclose(found[0], trace, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_pieces_that_are_turned_round_and_strided():
     def fun(x):
         return convolved(mirrored(jnp.exp(x)))
@@ -89,6 +91,7 @@ def test_a_loop_of_periodic_steps():
     np.testing.assert_allclose(jacve(fun)(X), jax.jacfwd(fun)(X), atol=1e-10)
 
 
+@pytest.mark.slow
 def test_kernels_move_too():
     def fun(x, kernel):
         return convolved(jnp.pad(x * x, 1, mode="wrap"), jnp.sin(kernel))

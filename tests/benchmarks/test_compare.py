@@ -28,6 +28,7 @@ def test_error_in_a_batch_is_that_of_the_worst_sample():
     assert relative_error(found, expected, batched=False) == 0.01
 
 
+@pytest.mark.slow
 def test_error_of_a_sparse_leaf_counts_missing_wrong_and_needless_entries():
     class Leaf:
         def __init__(self, dense):
@@ -123,6 +124,7 @@ def test_case_draws_repeatable_inputs_in_the_precision_asked_for():
     np.testing.assert_array_equal(high, case.inputs(jnp.float64))
 
 
+@pytest.mark.slow
 def test_demo_writes_its_numbers(tmp_path, capsys):
     target = tmp_path / "numbers.json"
     small = ["--batch", "4", "--grid", "4", "--rounds", "3", "--orders", "reverse"]

@@ -18,6 +18,7 @@ from benchmarks.suites import SUITES
 CLOSE = {"rtol": 1e-10, "atol": 1e-12}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", names_in(PROBLEMS, "more"))
 def test_ours_is_that_of_jax(name):
     assert jacobian.agreement(PROBLEMS[name]) < 1e-12
@@ -34,6 +35,7 @@ def test_suites_run_the_named_problems_and_know_the_others():
         assert not set(SUITES[name].more) & set(SUITES[name].problems)
 
 
+@pytest.mark.slow
 def test_double_pendulum_fulfils_the_equation_of_lagrange():
     (l1, l2), (m1, m2) = motion.LENGTHS, motion.MASSES
 
@@ -239,6 +241,7 @@ def test_rotary_scores_depend_on_distances_of_positions_only():
         np.testing.assert_allclose(diagonal, diagonal[0], **CLOSE)
 
 
+@pytest.mark.slow
 def test_rotary_block_looks_only_backwards():
     instance, x = small("rotary_block")
     whole = attention.rotary_block(instance.params, x, 2)

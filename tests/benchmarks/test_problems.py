@@ -158,6 +158,7 @@ def test_losses_are_those_of_the_likelihood():
     np.testing.assert_allclose(value, np.log(training.CLASSES))
 
 
+@pytest.mark.slow
 def test_encoder_does_not_see_the_order_of_tokens():
     blocks, readout, x, label = training.sample_encoder(jax.random.key(17), (), jnp.float64)
     expected = training.encoder(blocks, readout, x, label)

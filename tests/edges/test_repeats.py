@@ -95,6 +95,7 @@ def test_laplacian_of_messages(name, order):
     assert_same(laplacian_ve(fun, order=order)(x), jnp.trace(hessian))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EDGES)
 def test_derivative_of_the_laplacian(name):
     x = jnp.asarray(numbers(6, 3))

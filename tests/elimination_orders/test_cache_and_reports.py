@@ -165,6 +165,7 @@ def _plan(folder: str) -> int:
     return sum(find_order(graph, seed=seed, cache=folder).cost for seed in range(3))
 
 
+@pytest.mark.slow
 def test_several_processes_share_a_folder(tmp_path):
     with ProcessPoolExecutor(3, mp_context=get_context("spawn")) as pool:
         costs = set(pool.map(_plan, [str(tmp_path)] * 6))

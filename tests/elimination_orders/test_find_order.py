@@ -178,6 +178,7 @@ def test_wrong_arguments_are_named(call, message):
         call()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["search", "edges", HyperPlanner(parallel=2)], ids=str)
 def test_an_interrupt_returns_the_best_order_so_far(order, monkeypatch):
     graph = layered_graph(1, 8, 5)

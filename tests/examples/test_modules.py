@@ -142,6 +142,7 @@ def test_parameters_of_a_module():
     assert_same(jacve(outputs)(parameters), jax.jit(jax.jacrev(outputs))(parameters))
 
 
+@pytest.mark.slow
 def test_parameters_of_haiku():
     transformed = hk.without_apply_rng(hk.transform(haiku_perceptron))
     parameters = transformed.init(KEY, POINT)

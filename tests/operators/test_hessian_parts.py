@@ -127,6 +127,7 @@ def test_product_of_trees():
     jax.tree.map(close, found, jax.jit(jax.jacfwd(along))(0.0))
 
 
+@pytest.mark.slow
 def test_transformations():
     points = jnp.stack([POINT, 2 * POINT])
     found = jax.jit(jax.vmap(hessian_diagonal(network)))(points)

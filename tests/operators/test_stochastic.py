@@ -91,6 +91,7 @@ def test_same_key_same_estimate():
     assert estimate(POINT, key=KEY) != estimate(POINT, key=jax.random.key(8))
 
 
+@pytest.mark.slow
 def test_trees_aux_and_other_arguments():
     def moved(state, scale):
         new = {"a": scale * field(state["a"]), "b": state["b"] ** 2 * state["a"][0]}

@@ -111,6 +111,7 @@ def test_inverses_under_vmap() -> None:
     assert [v.primitive for v in graph.vertices if "inv" in v.primitive] == ["inverse"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_contracted_with_the_identity_and_with_a_matrix(name: str) -> None:
     """With a matrix the two Jacobians of a pair differ."""
@@ -126,6 +127,7 @@ def test_contracted_with_the_identity_and_with_a_matrix(name: str) -> None:
             assert_same(own / scale, expected / scale, tolerance=tolerance)
 
 
+@pytest.mark.slow
 def test_a_training_step_through_a_factor() -> None:
     """Closed forms are differentiated as any other program."""
 

@@ -63,6 +63,7 @@ def test_complex_inside(name: str) -> None:
     check_second_order({**COMPLEX, **LONG}[name], X, orders=ORDERS, context=name)
 
 
+@pytest.mark.slow
 def test_solve_in_a_branch() -> None:
     def fun(a: Any) -> Any:
         return lax.cond(a[0, 0] > 9.0, jnp.sin, lambda a: jnp.linalg.solve(a, jnp.sin(a)), a)

@@ -276,6 +276,7 @@ MAGNITUDES: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MAGNITUDES)
 @pytest.mark.usefixtures("standard_promotion")
 def test_magnitudes_of_complex_numbers(name: str) -> None:

@@ -127,6 +127,7 @@ def hessian_by_columns(fun, *args, argnums=0):
     return plan.run(inputs, values=False, sparse=False, stable=False)[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own", WEIGHTS)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_columns_wherever_they_are_contracted(name, own, monkeypatch):
@@ -137,6 +138,7 @@ def test_columns_wherever_they_are_contracted(name, own, monkeypatch):
     assert_same(found, jax.tree.leaves(jax.jit(jax.hessian(fun))(x)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own", WEIGHTS)
 def test_several_arguments(own, monkeypatch):
     monkeypatch.setattr(hessian_columns, "OWN", own)
@@ -152,6 +154,7 @@ def test_several_arguments(own, monkeypatch):
     assert_same(found, jax.tree.leaves(expected))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NETWORKS)
 def test_hessians_of_batches(name):
     fun = NETWORKS[name]
@@ -224,6 +227,7 @@ def test_convolutions_are_taken_as_a_whole():
     assert_same(plan.compile()(x), jax.jit(jax.hessian(fun))(x))
 
 
+@pytest.mark.slow
 def test_sparse_hessians_keep_their_structure():
     def fun(x):
         return jnp.sum(jnp.tanh(jnp.tanh(x @ W[0][:2]) @ V[0]))

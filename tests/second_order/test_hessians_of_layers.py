@@ -87,6 +87,7 @@ def test_which_program_runs_is_told_by_the_samples():
     assert one > several > 0  # as a whole the columns pass through each convolution, too
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fun", "shape"), [(within, (6, 6)), (padded, (5, 5)), (around, (8,))])
 def test_both_are_the_hessian(fun, shape):
     for samples in ((), (1,), (3,), (2, 2)):
@@ -97,6 +98,7 @@ def test_both_are_the_hessian(fun, shape):
         assert_same(jax.jit(own)(x), jax.jit(theirs)(x))
 
 
+@pytest.mark.slow
 def test_values_and_derivatives_of_a_single_input():
     x = jnp.asarray(np.random.default_rng(5).normal(size=8))
     value, hessian = jax.jit(value_and_hessve(around))(x)

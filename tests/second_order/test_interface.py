@@ -196,6 +196,7 @@ def test_value_and_sparse_hessian_with_aux(name: str, order: str) -> None:
     assert_same(dense, jax.hessian(VALUED[name])(X))
 
 
+@pytest.mark.slow
 def test_value_and_hessian_of_a_batch_and_their_gradient() -> None:
     both = value_and_hessve(layer, argnums=(0, 1))
     batch = np.stack([X, 2.0 * X])
@@ -366,6 +367,7 @@ def test_metrics_of_several_arguments(argnums: tuple[int, ...]) -> None:
     assert_same(jacobian, jax.jit(jax.jacfwd(raveled))(flat))
 
 
+@pytest.mark.slow
 def test_metrics_where_jax_rules_are_followed() -> None:
     """A rule for cotangents only takes another way to the same sums."""
 
@@ -428,6 +430,7 @@ def doubled(x: Any) -> Any:
 doubled.defvjp(lambda x: (doubled(x), None), lambda _, c: (2.0 * c,))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [False, True], ids=["closed form", "rule for cotangents"])
 @pytest.mark.parametrize("argnums", [(0, 1), (1, 0)])
 def test_forward_laplacian_with_weights_and_aux(argnums: Any, rule: bool) -> None:
@@ -532,6 +535,7 @@ def test_divergence_of_several_arguments() -> None:
     assert_same(divergence_ve(fun, argnums=(0, 2))(X, 2.0, X), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("argnums", [(1, 0), (-1, 0)])
 @pytest.mark.parametrize("size", [2, 3], ids=["other shapes", "same shapes"])
 def test_divergence_of_arguments_in_another_order(argnums: Any, size: int) -> None:
@@ -677,6 +681,7 @@ def test_the_same_plan_in_every_process() -> None:
 # ---------------------------------------------------------------- sparse Hessians
 
 
+@pytest.mark.slow
 def test_sparse_hessian_keeps_structure() -> None:
     def chain(x: Any) -> Any:
         return jnp.sum((x[1:] - x[:-1] ** 2) ** 2)

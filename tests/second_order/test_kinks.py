@@ -167,6 +167,7 @@ def in_groups(table: Table, size: int) -> list[Any]:
     return [pytest.param(group, id=f"{group[0]} to {group[-1]}") for group in groups]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", in_groups(ELEMENTWISE, 14))
 def test_of_one_number(names: list[str]) -> None:
     @jax.jit
@@ -187,6 +188,7 @@ def test_of_one_number(names: list[str]) -> None:
             assert_same(result, expected, context=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", in_groups(ELEMENTWISE, 14))
 def test_of_each_number(names: list[str]) -> None:
     """Elementwise on a vector: the diagonal of the numbers' own derivatives."""

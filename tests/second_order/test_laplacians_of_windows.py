@@ -78,6 +78,7 @@ def test_sums_of_boxes_that_samples_share_are_left_to_the_compiler():
     assert not sums_of_boxes(plan.program, ())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("padding", ["VALID", "SAME"])
 def test_values_and_training_steps(padding):
     fun, xs = network(padding), taps(4, 3, 8, 8)

@@ -98,6 +98,7 @@ def test_squares_of_columns_are_read_once(name):
     assert all(readers[slot] == 1 for slot in squares)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ACTIVATIONS)
 @pytest.mark.parametrize("made", [convolved, layered], ids=["convolved", "layered"])
 @pytest.mark.parametrize("order", ["forward", "reverse", "markowitz"])
@@ -111,6 +112,7 @@ def test_laplacians_and_hessians(name, made, order):
     np.testing.assert_allclose(hessve(fun)(x), expected, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_a_value_that_is_an_output_keeps_its_vertex(name):
     activation = ACTIVATIONS[name]

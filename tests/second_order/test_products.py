@@ -75,6 +75,7 @@ def test_values_and_gradients(fun: Callable[[Any, Any], Any]) -> None:
         np.testing.assert_allclose(own, other, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fun", [separable, with_zeros, of_many])
 def test_hessians(fun: Callable[[Any, Any], Any]) -> None:
     hessian = hessve(fun)(X[0], W)
@@ -90,6 +91,7 @@ def test_factors_are_multiplied(fun: Callable[[Any, Any], Any], written: bool) -
     assert ("cumprod" not in program) == written
 
 
+@pytest.mark.slow
 def test_factors_of_numbers_have_no_second_derivatives_between_them() -> None:
     """Their columns are disjoint, so that a pass over all for each halving is left."""
     x = np.linspace(0.1, 0.9, 100)
@@ -104,6 +106,7 @@ def test_factors_of_numbers_have_no_second_derivatives_between_them() -> None:
     np.testing.assert_allclose(hessian_diagonal(fun)(x), jnp.diag(jax.hessian(fun)(x)), rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [MAX_FACTORS_OF_HESSIANS, MAX_FACTORS_OF_HESSIANS + 1])
 def test_hessians_of_many_factors_are_not_put_together_from_halves(count: int) -> None:
     x = np.linspace(0.1, 0.9, count)

@@ -87,6 +87,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", SIZES)
 @pytest.mark.parametrize("name", CASES)
 def test_values_and_gradients(name, number):
@@ -130,6 +131,7 @@ def test_other_transformations(name):
         )
 
 
+@pytest.mark.slow
 def test_single_precision_and_zeros():
     sizes = (8, 32, 32, 32, 8)
     params, xs = weights(sizes, jnp.float32), samples(MANY, 8, jnp.float32)

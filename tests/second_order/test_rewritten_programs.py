@@ -93,6 +93,7 @@ def test_second_derivatives(name):
     check_second_order(fun, point)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["product of chains", "silu", "sums of one space"])
 def test_gradient_of_a_loss(name):
     fun = SCALARS[name]

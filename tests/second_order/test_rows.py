@@ -172,6 +172,7 @@ def test_block_diagonals_of_a_chain_are_one_band():
     assert found.nse == 9 * (7 * ATOMS - 12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["compressed", "compressed_symmetric"])
 def test_colours_on_request(order):
     with jax.enable_x64(True):

@@ -76,6 +76,7 @@ CASES: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_hessians(name: str) -> None:
     fun, shape = CASES[name]
@@ -85,6 +86,7 @@ def test_hessians(name: str) -> None:
         hessve(fun, strict=True)(x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["evidence", "factors", "solutions", "solution of a solution"])
 def test_diagonals(name: str) -> None:
     fun, shape = CASES[name]
@@ -93,6 +95,7 @@ def test_diagonals(name: str) -> None:
     np.testing.assert_allclose(hessian_diagonal(fun)(x), expected, rtol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("left", [True, False])
 @pytest.mark.parametrize("lower", [True, False])
 @pytest.mark.parametrize("turned", [True, False])
@@ -112,6 +115,7 @@ def test_substitutions(left: bool, lower: bool, turned: bool, unit: bool) -> Non
     same_hessian(both, t, b, argnums=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("symmetrised", [True, False])
 def test_the_lower_triangle_is_read(symmetrised: bool) -> None:
     def f(x: jax.Array) -> jax.Array:
@@ -122,6 +126,7 @@ def test_the_lower_triangle_is_read(symmetrised: bool) -> None:
     same_hessian(f, entries(6))
 
 
+@pytest.mark.slow
 def test_several_matrices_in_one_program() -> None:
     def f(a: jax.Array, b: jax.Array) -> jax.Array:
         factor = jnp.linalg.cholesky(positive(a))
@@ -131,6 +136,7 @@ def test_several_matrices_in_one_program() -> None:
     same_hessian(f, entries(3, 3), entries(3, 4), argnums=(0, 1))
 
 
+@pytest.mark.slow
 def test_samples() -> None:
     x = 0.7 + 0.3 * entries(5, 4, seed=3)
     found = jax.jit(jax.vmap(hessve(evidence)))(x)
@@ -139,6 +145,7 @@ def test_samples() -> None:
     np.testing.assert_allclose(traces, jax.vmap(laplacian_ve(evidence))(x), rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_third_derivatives() -> None:
     x = 0.7 + 0.3 * entries(4, seed=3)
     expected = jax.jacfwd(jax.hessian(evidence))(x)
@@ -150,6 +157,7 @@ def solves_of(fun: Any, x: jax.Array) -> int:
     return jax.jit(fun).lower(x).compile().as_text().count("trsm_ffi")
 
 
+@pytest.mark.slow
 def test_columns_are_solved_for_once() -> None:
     # Both substitutions, and each way back; forward over reverse mode also moves those back.
     x = jnp.ones(4)
@@ -170,6 +178,7 @@ def in_parts(x: jax.Array, v: jax.Array) -> jax.Array:
     return jnp.concatenate([(3 + x[:2]) * first, second + jnp.sin(x[0]) * second])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", [shifted, with_numbers, in_parts])
 def test_solves_of_other_kinds_go_around(times: Any) -> None:
     """A matrix that is no array: `custom_linear_solve` with a function of the user's."""
