@@ -51,3 +51,18 @@ def test_many_results_of_few_operations_stay_arrays():
     expected = jax.jit(jax.vmap(jax.jacfwd(products_of_pairs)))(x)
     np.testing.assert_allclose(lowered.compile()(x), expected, rtol=1e-10, atol=1e-12)
     assert lowered.as_text().count("stablehlo.compare") < 10
+
+
+@pytest.mark.parametrize(("samples", "arrays"), [(16, True), (BATCH, False)])
+def test_few_samples_of_what_takes_long_to_compile_stay_arrays(samples, arrays):
+    """Each of a hundred results repeats what it shares with the others."""
+    means = np.random.default_rng(15).uniform(-1.0, 1.0, (6, 10))
+
+    def mixture(x):
+        return jnp.log(jnp.sum(jnp.exp(-0.5 * jnp.sum((x - means) ** 2, -1))))
+
+    x = draw(16, samples, 10)
+    lowered = jax.jit(jax.vmap(jacve(jax.grad(mixture)))).lower(x)
+    expected = jax.jit(jax.vmap(jax.hessian(mixture)))(x)
+    np.testing.assert_allclose(lowered.compile()(x), expected, rtol=1e-9, atol=1e-11)
+    assert (lowered.as_text().count("stablehlo.multiply") < 100) == arrays

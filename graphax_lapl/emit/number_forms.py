@@ -44,7 +44,7 @@ MANY_OUTSIDE = 176
 #: For a single input, most kernels of numbers for each one that the arrays have within ...
 KERNELS = 2
 #: ... and most operations that XLA writes into kernels, repeated for every reader: compiling as
-#: many takes a second.
+#: many takes a second, and more where they are one kernel.
 MAX_REPEATED = 6144
 #: The same for each equation of the arrays' program, which takes XLA as long as four of them, and
 #: operations that it compiles in no time.
@@ -143,11 +143,14 @@ class RecordedProgram(NamedTuple):
 
         Usually fewer than `BATCH` are few: one thread evaluates them in few kernels. What takes
         that one no longer than waking up another is evaluated in stages for more samples. Results
-        that are too many numbers for a kernel each are written as those of many samples are.
+        that are too many numbers for a kernel each are written as those of many samples are, unless
+        compiling would take longer than is made up for.
         """
         tape, results = self.tape, self.results
         if not tape.has_few(results):
-            return self._many_from(MANY_BATCH) if self._has_few_kernels(jaxpr) else self
+            compiles = samples >= BATCH or self.operations <= MAX_REPEATED
+            suits = compiles and self._has_few_kernels(jaxpr)
+            return self._many_from(MANY_BATCH) if suits else self
         if not BARRIERS_STAND or not BATCH <= samples < SINES_SIZE or not tape.kernels(results)[0]:
             return self
         each = sum(expression_of([o.name]).nanoseconds for o in tape.needed(results)[0])

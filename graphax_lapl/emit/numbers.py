@@ -58,10 +58,10 @@ SUMS = frozenset(
 POINTWISE = frozenset(
     """
     abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e
-    bitcast_convert_type ceil clamp convert_element_type copy cos cosh cbrt digamma div eq erf
-    erf_inv erfc exp exp2 expm1 floor ge gt integer_pow is_finite le lgamma log log1p logistic lt
-    max min mul ne neg nextafter not or polynomial pow reduce_precision rem round rsqrt select_n
-    sign sin sinh sqrt square stop_gradient sub tan tanh xor
+    bitcast_convert_type cbrt ceil clamp complex conj convert_element_type copy cos cosh digamma
+    div eq erf erf_inv erfc exp exp2 expm1 floor ge gt imag integer_pow is_finite le lgamma log
+    log1p logistic lt max min mul ne neg nextafter not or polynomial pow real reduce_precision
+    rem round rsqrt select_n sign sin sinh sqrt square stop_gradient sub tan tanh xor
     """.split()  # noqa: SIM905
 )
 
