@@ -12,7 +12,7 @@ import numpy as np
 
 from ..program.fusion import CACHED, HOLDING, UNBOUNDED, Fusion, Step
 from ..program.sines import SINES_SIZE
-from ..program.timings import KERNEL, UNVECTORISED, expression_of
+from ..program.timings import KERNEL, UNVECTORISED, expression_of, timed_as
 from .evaluation import Evaluation
 from .held_rows import JOINED_HELD, held_for_rows
 from .holding import BARRIERS_STAND
@@ -144,7 +144,8 @@ class Tape:
                 raise TooLong
             moves = any(number.moves for number in computed_of(operands))
             self._known[key] = made = self._number(dtype, moves)
-            self._operations.append(Operation(name, call, tuple(operands), made.place, options))
+            own = timed_as(name, [number.dtype for number in computed_of(operands)])
+            self._operations.append(Operation(own, call, tuple(operands), made.place, options))
         return self._known[key]
 
     def _number(self, dtype: Any, moves: bool) -> Number:

@@ -12,10 +12,13 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
 from .counts import Types, local_jaxpr
 
 __all__ = [
     "CACHE",
+    "COMPLEX",
     "COPIED",
     "IN_MEMORY",
     "KERNEL",
@@ -29,6 +32,7 @@ __all__ = [
     "expression_of",
     "local_expression",
     "local_primitives",
+    "timed_as",
 ]
 
 #: Nanoseconds that a kernel takes to start.
@@ -85,6 +89,32 @@ PRIMITIVES: Mapping[str, float] = {
     "sqrt": 0.4,
     "rsqrt": 0.4,
 }
+#: The same of complex numbers, under the names of `timed_as`. No loop of theirs is vectorised.
+COMPLEX: Mapping[str, float] = {
+    "complex abs": 4.0,
+    "complex acos": 50.0,
+    "complex acosh": 50.0,
+    "complex asin": 50.0,
+    "complex asinh": 50.0,
+    "complex atan": 50.0,
+    "complex atanh": 50.0,
+    "complex cos": 12.0,
+    "complex cosh": 20.0,
+    "complex div": 1.0,
+    "complex exp": 12.0,
+    "complex exp2": 12.0,
+    "complex expm1": 12.0,
+    "complex log": 35.0,
+    "complex log1p": 35.0,
+    "complex logistic": 15.0,
+    "complex pow": 50.0,
+    "complex rsqrt": 35.0,
+    "complex sin": 12.0,
+    "complex sinh": 20.0,
+    "complex sqrt": 12.0,
+    "complex tan": 14.0,
+    "complex tanh": 12.0,
+}
 #: Nanoseconds per element that primitives take longer in a loop that is not vectorised; what is not
 #: listed takes as long (`pow`, `atan2`), or a fraction of a nanosecond more.
 UNVECTORISED: Mapping[str, float] = {
@@ -103,9 +133,10 @@ UNVECTORISED: Mapping[str, float] = {
     "lgamma": 40.0,
     "digamma": 40.0,
 }
-#: Transcendental functions that XLA's fusion copies into every reader all the same: its list of
-#: what is dear to repeat has the others.
-COPIED = frozenset({"sin", "cos", "tan"})
+_DEAR = {**PRIMITIVES, **COMPLEX}
+#: Dear functions that XLA's fusion copies into every reader all the same: its list of what is dear
+#: to repeat has the others, with the sines of complex numbers.
+COPIED = frozenset({"sin", "cos", "tan", "complex abs"})
 #: Primitives whose results are in memory before they are read, and whose operands are.
 IN_MEMORY = frozenset(
     """
@@ -140,13 +171,20 @@ class Expression:
         self.nanoseconds, self.kept, self.inside = nanoseconds, kept, inside
 
 
+def timed_as(name: str, dtypes: Iterable[Any]) -> str:
+    """The name under which the time of a primitive is listed for numbers of some dtypes."""
+    other = f"complex {name}"
+    is_complex = other in COMPLEX and any(np.issubdtype(d, np.complexfloating) for d in dtypes)
+    return other if is_complex else name
+
+
 def expression_of(names: Iterable[str]) -> Expression:
     """The expression that evaluates some primitives one after the other."""
     total, kept, inside = 0.0, False, True
     for name in names:
-        total += PRIMITIVES.get(name, 0.0 if name in FREE else OPERATION)
+        total += _DEAR.get(name, 0.0 if name in FREE else OPERATION)
         inside = inside and name not in IN_MEMORY
-        kept = kept or (name in PRIMITIVES and name not in COPIED)
+        kept = kept or (name in _DEAR and name not in COPIED)
     return Expression(total, kept or not inside, inside)
 
 

@@ -24,7 +24,7 @@ NO_SECOND_DERIVATIVE = {"igamma", "igammac"}
 """JAX itself raises: the derivative along the shape parameter has no derivative."""
 
 OF_COMPARED = {"max", "max with equal numbers", "min with equal real parts"}
-"""Of complex numbers, from JAX 0.12 on: it compares none, which its derivative of these asks for."""
+"""Of complex numbers. JAX 0.12 compares none, which its second derivative of these asks for."""
 
 CHOSEN = {
     "complex intermediate": {"exp", "constant factor", "abs"},
