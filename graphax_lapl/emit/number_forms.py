@@ -148,8 +148,8 @@ class RecordedProgram(NamedTuple):
         """
         tape, results = self.tape, self.results
         if not tape.has_few(results):
-            compiles = samples >= BATCH or self.operations <= MAX_REPEATED
-            suits = compiles and self._has_few_kernels(jaxpr)
+            in_time = samples >= BATCH or self.operations <= MAX_REPEATED
+            suits = in_time and self._has_few_kernels(jaxpr)
             return self._many_from(MANY_BATCH) if suits else self
         if not BARRIERS_STAND or not BATCH <= samples < SINES_SIZE or not tape.kernels(results)[0]:
             return self
