@@ -8,7 +8,7 @@ import pytest
 from graphax_lapl import jacve
 from graphax_lapl.emit import tape
 from graphax_lapl.emit.kernels import written_apart
-from graphax_lapl.emit.numbers import filled
+from graphax_lapl.emit.placed import filled
 from graphax_lapl.emit.tape import Tape
 
 

@@ -1,7 +1,7 @@
 """Every move that programs of numbers know, over its parameters, against the primitive itself."""
 
 from collections.abc import Callable, Iterator
-from itertools import combinations, permutations, product
+from itertools import chain, combinations, permutations, product
 from typing import Any, NamedTuple
 
 import jax
@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from jax import lax
 
-from graphax_lapl.emit.numbers import MOVES, computed, filled, run_numbers
-from graphax_lapl.emit.placed import ADDED, ENTRIES
+from graphax_lapl.emit.numbers import MOVES, computed, run_numbers
+from graphax_lapl.emit.placed import ADDED, ENTRIES, filled
 from graphax_lapl.emit.tape import Tape
 
 #: A function of arrays, and the shapes of these.
@@ -138,12 +138,117 @@ def windows_read() -> Iterator[Case]:
         yield lambda x, w=w, n=numbers: lax.gather(x, w.table, n, w.sizes, mode=WITHIN), (w.shape,)
 
 
+def windows_of_batches() -> Iterator[Case]:
+    """Each sample's own windows, along any axis of samples."""
+    for w, (axis, other) in product(windows(10), product(range(2), repeat=2)):
+        numbers = lax.GatherDimensionNumbers(w.inside, w.collapsed, w.started)
+        tables = jnp.stack([w.table, w.table[..., ::-1] % 2], other)  # of two samples
+
+        def read(x: jax.Array, table: jax.Array, n: Any = numbers, w: Windows = w) -> jax.Array:
+            return lax.gather(x, table, n, w.sizes, mode="clip")
+
+        shape = (*w.shape[:axis], 2, *w.shape[axis:])
+        batched = jax.vmap(read, (axis, other), other)
+        yield lambda x, b=batched, t=tables: b(x, t), (shape,)
+
+
+def windows_written_in_batches(write: Callable[..., Any]) -> Iterator[Case]:
+    for w, (axis, other) in product(windows(10), product(range(2), repeat=2)):
+        numbers = lax.ScatterDimensionNumbers(w.inside, w.collapsed, w.started)
+        tables = jnp.stack([w.table, w.table], other)
+
+        def written(x: jax.Array, y: jax.Array, table: jax.Array, n: Any = numbers) -> jax.Array:
+            return write(x, table, y, n)
+
+        if write is lax.scatter_add or w.table.ndim == 1:
+            shape = (*w.shape[:axis], 2, *w.shape[axis:])
+            batched = jax.vmap(written, (axis, 0, other))
+            yield lambda x, y, b=batched, t=tables: b(x, y, t), (shape, (2, *w.moved))
+
+
 def windows_written(write: Callable[..., Any]) -> Iterator[Case]:
     for w in windows(80):
         numbers = lax.ScatterDimensionNumbers(w.inside, w.collapsed, w.started)
         alone = write is lax.scatter_add or w.table.ndim == 1  # what is written twice is not known
         if alone:
             yield lambda x, y, w=w, n=numbers: write(x, w.table, y, n), (w.shape, w.moved)
+    yield from windows_written_in_batches(write)
+
+
+def windows_at_moving_places() -> Iterator[Case]:
+    """One of a few windows each, at places that are computed, the nearest ones where outside."""
+    shape = (2, 3, 4)
+    for axis, size, extent in product(range(3), (1, 2), ((), (2,), (2, 1))):
+        sizes = [size if d == axis else shape[d] for d in range(3)]
+        collapsed = (axis,) if size == 1 and len(extent) < 2 else ()
+        rank = len(extent) + 3 - len(collapsed)
+        inside = tuple(range(rank))[len(extent) if axis else 0 :][: 3 - len(collapsed)]
+        numbers = lax.GatherDimensionNumbers(inside, collapsed, (axis,))
+
+        def fun(x: jax.Array, y: jax.Array, n: Any = numbers, s: Any = sizes) -> jax.Array:
+            table = jnp.round(2 * y).astype(np.int32)[..., None]  # from -4 to 4
+            return lax.gather(x, table, n, s, mode="clip")
+
+        yield fun, (shape, extent)
+
+
+def smallest_and_largest(move: Callable[..., Any]) -> Iterator[Case]:
+    for shape in SHAPES:
+        for axis in range(len(shape)):
+
+            def fun(x: jax.Array, y: jax.Array, axis: int = axis) -> jax.Array:
+                # With ties, and with what is no number.
+                numbers = jnp.where(y > 1.5, jnp.nan, jnp.round(x))
+                places = [move(n, axis, np.int32) for n in (numbers, jnp.round(x).astype(int))]
+                return x.ravel()[0] * jnp.stack(places).astype(float)
+
+            yield fun, (shape, shape)
+
+
+def sorts() -> Iterator[Case]:
+    for shape in SHAPES:
+        for axis in range(len(shape)):
+            for others in range(3):
+
+                def fun(x: jax.Array, *more: jax.Array, axis: int = axis) -> Any:
+                    keys = jnp.round(x).astype(np.int32)  # equal ones stay as they stood
+                    keys, *moved = lax.sort((keys, *more), axis, num_keys=1)
+                    return [keys.astype(float), *moved]
+
+                yield fun, (shape,) * (1 + others)
+
+
+def factors(move: Callable[..., Any]) -> Iterator[Case]:
+    for shape in ((1, 1), (2, 2), (3, 3), (4, 4), (2, 2, 2), (2, 1, 3, 3)):
+
+        def fun(x: jax.Array) -> Any:
+            found = move(x @ x.mT + 0.1 * jnp.eye(x.shape[-1]) if move is cholesky else x)
+            return [part.astype(float) for part in jax.tree.leaves(found)]
+
+        yield fun, (shape,)
+
+
+def cholesky(matrix: jax.Array) -> jax.Array:
+    return jnp.tril(lax.linalg.cholesky(matrix, symmetrize_input=False))
+
+
+def factors_of_oblong_matrices() -> Iterator[Case]:
+    yield from factors(lax.linalg.lu)
+    for shape in ((2, 3), (4, 2), (1, 3), (3, 1)):
+        yield lambda x: [part.astype(float) for part in lax.linalg.lu(x)], (shape,)
+
+
+def triangular_solves() -> Iterator[Case]:
+    for left, lower, turned, unit in product((False, True), repeat=4):
+        flags = {"left_side": left, "lower": lower, "transpose_a": turned, "unit_diagonal": unit}
+        for leading, size, count in (((), 3, 2), ((2,), 2, 1), ((), 1, 1), ((1, 2), 4, 1)):
+            sides = (size, count) if left else (count, size)
+
+            def fun(x: jax.Array, y: jax.Array, flags: Any = flags) -> jax.Array:
+                regular = x + 3 * jnp.eye(x.shape[-1])
+                return lax.linalg.triangular_solve(regular, y, **flags)
+
+            yield fun, ((*leading, size, size), (*leading, *sides))
 
 
 def first_of_conditions() -> Iterator[Case]:
@@ -166,6 +271,8 @@ def first_of_conditions() -> Iterator[Case]:
 
 def gathers() -> Iterator[Case]:
     yield from windows_read()
+    yield from windows_of_batches()
+    yield from windows_at_moving_places()
     for table in index_tables(np.random.default_rng(1)):
         yield lambda x, t=table: lax.gather(x, t, ENTRIES, (1,), mode=WITHIN), ((5,),)
 
@@ -275,14 +382,17 @@ def unstacks() -> Iterator[Case]:
 
 
 CASES: dict[str, Callable[[], Iterator[Case]]] = {
-    "argmax": first_of_conditions,
+    "argmax": lambda: chain(first_of_conditions(), smallest_and_largest(lax.argmax)),
+    "argmin": lambda: smallest_and_largest(lax.argmin),
     "broadcast_in_dim": broadcasts,
+    "cholesky": lambda: factors(cholesky),
     "concatenate": concatenations,
     "cumprod": lambda: cumulations(lax.cumprod),
     "cumsum": lambda: cumulations(lax.cumsum),
     "dot_general": products,
     "gather": gathers,
     "iota": counts,
+    "lu": factors_of_oblong_matrices,
     "optimization_barrier": barriers,
     "pad": pads,
     "reduce_and": lambda: reductions_of_masks(lax.reduce_and),
@@ -297,10 +407,12 @@ CASES: dict[str, Callable[[], Iterator[Case]]] = {
     "scatter-add": scatters,
     "scatter-mul": lambda: windows_written(lax.scatter_mul),
     "slice": slices,
+    "sort": sorts,
     "split": parts,
     "squeeze": squeezes,
     "stack": stacks,
     "transpose": transposes,
+    "triangular_solve": triangular_solves,
     "unstack": unstacks,
 }
 

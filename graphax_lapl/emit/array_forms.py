@@ -15,10 +15,12 @@ from typing import Any
 import numpy as np
 
 from ..program.timings import PRIMITIVES
-from .numbers import CALLS, Numbers
+from .numbers import Numbers, called_by
 from .packing import FUSED
+from .small_factors import FACTORS
 
 __all__ = [
+    "has_factors",
     "has_known_matrix",
     "has_long_products",
     "has_wide_arrays",
@@ -46,7 +48,8 @@ def is_compared(jaxpr: Any) -> bool:
         name = equation.primitive.name
         if name in PICKED and not (name == "squeeze" and _size(equation.outvars[0]) > 1):
             return False
-        if name in CALLS and not is_compared(equation.params[CALLS[name]].jaxpr):
+        called = called_by(name, equation.params)
+        if called is not None and not is_compared(called.program.jaxpr):
             return False
     return True
 
@@ -91,6 +94,14 @@ def has_long_products(jaxpr: Any, own: Sequence[bool]) -> bool:
     )
 
 
+def has_factors(jaxpr: Any, own: Sequence[bool]) -> bool:
+    """Whether a program factors matrices or solves with them; arguments as there.
+
+    As arrays these are calls of a library for every sample.
+    """
+    return any(equation.primitive.name in FACTORS for equation, _ in _moving(jaxpr, own))
+
+
 def has_known_matrix(jaxpr: Any, own: Sequence[bool], least: int) -> bool:
     """Whether a program multiplies by a matrix of so many entries that no sample has of its own.
 
@@ -111,14 +122,14 @@ def _moving(jaxpr: Any, own: Sequence[bool]) -> Iterator[tuple[Any, list[bool]]]
     """Equations of which samples have their own operands, and which of these they are."""
     moving = {variable for variable, moves in zip(jaxpr.invars, own, strict=True) if moves}
     for equation in jaxpr.eqns:
-        name = equation.primitive.name
         # Literals are not hashable; they do not move.
         moves = [not hasattr(atom, "val") and atom in moving for atom in equation.invars]
         if not any(moves):
             continue
         moving.update(equation.outvars)
-        if name in CALLS:
-            yield from _moving(equation.params[CALLS[name]].jaxpr, moves)
+        called = called_by(equation.primitive.name, equation.params, moves)
+        if called is not None:
+            yield from _moving(called.program.jaxpr, called.operands)
         else:
             yield equation, moves
 

@@ -11,7 +11,8 @@ from jax import lax
 from ..program.fusion import UNBOUNDED
 from ..program.regions import SINES
 from .holding import held, linear_barrier
-from .numbers import Numbers, filled, split
+from .numbers import Numbers, split
+from .placed import filled
 from .recorded import Operation, computed_of, read
 from .sines import Pair
 from .stages import Stage, Staged, called

@@ -20,7 +20,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from .numbers import BATCH, Numbers, is_known
+from .numbers import BATCH, Numbers
+from .operations import is_known
 from .recorded import unfolded
 from .tape import Tape
 

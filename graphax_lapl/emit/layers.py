@@ -10,7 +10,8 @@ import numpy as np
 from jax import lax
 
 from .arrays import promoted
-from .numbers import Numbers, is_known
+from .numbers import Numbers
+from .operations import is_known
 from .packing import FUSED, UNROLLED
 
 __all__ = ["by_layers", "is_layered"]

@@ -17,6 +17,7 @@ from ..program.fusion import CACHED
 from ..program.sines import SINES_SIZE
 from ..program.timings import expression_of
 from .array_forms import (
+    has_factors,
     has_known_matrix,
     has_long_products,
     has_wide_arrays,
@@ -27,7 +28,8 @@ from .array_forms import (
 from .holding import BARRIERS_STAND
 from .joining import in_one_kernel, in_one_kernel_of_many, in_short_rows
 from .layers import is_layered
-from .numbers import BATCH, CALLS, Numbers, computed, is_known
+from .numbers import BATCH, Numbers, called_by, computed
+from .operations import is_known
 from .packing import FUSED, UNROLLED, is_selected
 from .stages import FEW_KERNELS
 from .tape import Tape
@@ -174,6 +176,8 @@ class RecordedProgram(NamedTuple):
 
     def suits_arrays(self, jaxpr: Any, own: Sequence[bool], samples: int, wide: bool) -> bool:
         """Whether arrays evaluate so many samples sooner; `wide` is that of `in_numbers`."""
+        if self.entries <= FEW and has_factors(jaxpr, own):
+            return False
         if self._is_mostly_zero(jaxpr, samples) or self._is_vectorised(jaxpr, own, samples):
             return True
         if self._is_of_wide_arrays(jaxpr, samples):
@@ -311,16 +315,20 @@ class RecordedProgram(NamedTuple):
 
 def _equations(jaxpr: Any) -> int:
     """How many equations a program has, with those of what it calls."""
-    calls = (e.params[CALLS[e.primitive.name]] for e in jaxpr.eqns if e.primitive.name in CALLS)
-    return len(jaxpr.eqns) + sum(_equations(call.jaxpr) for call in calls)
+    return len(jaxpr.eqns) + sum(map(_equations, _called(jaxpr)))
 
 
 def _kernels(jaxpr: Any) -> int:
     """How many arrays are in memory before they are read."""
-    return sum(
-        _kernels(equation.params[CALLS[name]].jaxpr)
-        if name in CALLS
-        else expression_of([name]).kept
+    own = sum(
+        expression_of([equation.primitive.name]).kept
         for equation in jaxpr.eqns
-        for name in (equation.primitive.name,)
+        if called_by(equation.primitive.name, equation.params) is None
     )
+    return own + sum(map(_kernels, _called(jaxpr)))
+
+
+def _called(jaxpr: Any) -> list[Any]:
+    """The programs that a program calls."""
+    found = (called_by(equation.primitive.name, equation.params) for equation in jaxpr.eqns)
+    return [called.program.jaxpr for called in found if called is not None]

@@ -12,26 +12,28 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import accumulate, islice
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jax import dtypes, lax
 
-from .placed import combined, gathered
+from .operations import carried_out, chosen, is_known
+from .placed import combined, filled, gathered
+from .small_factors import FACTORS, SMALL_FACTORS, factor_operations, is_small_factor
 
 __all__ = [
     "BATCH",
     "CALLS",
+    "LINEAR_SOLVE",
     "Numbers",
     "bind",
+    "called_by",
     "computed",
-    "filled",
     "has_numbers",
     "in_a_row",
-    "is_known",
     "joined",
     "run_numbers",
     "split",
@@ -48,11 +50,13 @@ CALLS = {
     "custom_jvp_call": "call_jaxpr",
     "custom_vmap_call": "call",
 }
+#: It evaluates one of the programs that it holds.
+LINEAR_SOLVE = "custom_linear_solve"
 #: Moves that compute something.
 SUMS = frozenset(
     """
-    reduce_sum reduce_prod reduce_or reduce_and reduce_max reduce_min argmax cumsum cumprod
-    scatter-add scatter-mul
+    reduce_sum reduce_prod reduce_or reduce_and reduce_max reduce_min argmax argmin cumsum cumprod
+    scatter-add scatter-mul sort
     """.split()  # noqa: SIM905
 )
 POINTWISE = frozenset(
@@ -116,28 +120,50 @@ def joined(numbers: Numbers, steps: int = 0) -> Any:
     return lax.reshape(together, (*together.shape[:steps], *numbers.shape))
 
 
-def is_known(number: Any) -> bool:
-    """Whether a number is known before anything is evaluated."""
-    return isinstance(number, np.ndarray | np.generic | bool | int | float | complex)
-
-
 def in_a_row(numbers: Numbers, dtype: Any) -> list[Any]:
     """All numbers in a row, in a dtype."""
     return [number.astype(dtype) for number in numbers.ravel()]
 
 
-def has_numbers(name: str, params: Mapping[str, Any]) -> bool:
-    """Whether a primitive has a form in numbers, with all that it calls."""
-    if name in CALLS:
-        inner = params[CALLS[name]].jaxpr
+def has_numbers(name: str, params: Mapping[str, Any], types: Sequence[Any]) -> bool:
+    """Whether a primitive has a form in numbers, with all that it calls.
+
+    Args:
+        name: of the primitive.
+        params: its parameters.
+        types: of its operands, with a shape and a dtype.
+    """
+    called = called_by(name, params)
+    if called is not None:
+        inner = called.program.jaxpr
         return not inner.effects and all(
-            has_numbers(equation.primitive.name, equation.params) for equation in inner.eqns
+            has_numbers(e.primitive.name, e.params, [atom.aval for atom in e.invars])
+            for e in inner.eqns
         )
-    if name in PLACED and params["dimension_numbers"].operand_batching_dims:
-        return False
+    if name in SMALL_FACTORS and is_small_factor(name, params, types):
+        return True
+    if name == "argmax":
+        return bool(types[0].dtype == np.bool_)
     if name == "scatter" and params["update_jaxpr"] is not None:
         return False  # it applies a function to the operand's entries
     return name in POINTWISE or name in MOVES
+
+
+class Called(NamedTuple):
+    """A program that an equation evaluates, a closed jaxpr, and what it is given."""
+
+    program: Any
+    operands: Sequence[Any]
+
+
+def called_by(name: str, params: Mapping[str, Any], operands: Sequence[Any] = ()) -> Called | None:
+    """What an equation calls, if it is read as if that stood in its place."""
+    if name == LINEAR_SOLVE:  # by its constants and its right sides
+        lengths = params["const_lengths"]
+        first = lengths.matvec + lengths.vecmat
+        own = [*operands[first : first + lengths.solve], *operands[sum(lengths) :]]
+        return Called(params["jaxprs"].solve, own)
+    return Called(params[CALLS[name]], operands) if name in CALLS else None
 
 
 def computed(jaxpr: Any) -> int:
@@ -152,18 +178,22 @@ def computed(jaxpr: Any) -> int:
         ):
             known.update(v for v in equation.outvars if _is_position(v.aval.dtype))
         sizes = [math.prod(atom.aval.shape) for atom in (*equation.invars, *equation.outvars)]
-        if min(sizes, default=0) == 0 or not has_numbers(name, equation.params):
+        types = [atom.aval for atom in equation.invars]
+        if min(sizes, default=0) == 0 or not has_numbers(name, equation.params, types):
             return -1
         if name == "bitcast_convert_type" and sizes[0] != sizes[-1]:
             return -1  # a number is several
-        if name == "argmax" and equation.invars[0].aval.dtype != np.bool_:
-            return -1
+        moving = False
         if name in PLACED:
             places = equation.invars[1]
-            if sizes[PLACED[name]] > PICKED or not (hasattr(places, "val") or places in known):
+            moving = not (hasattr(places, "val") or places in known)
+            if sizes[PLACED[name]] > PICKED:
                 return -1
-        if name in CALLS:
-            inside = computed(equation.params[CALLS[name]].jaxpr)
+            if moving and not (name == "gather" and is_small_factor(name, equation.params, types)):
+                return -1
+        called = called_by(name, equation.params)
+        if called is not None:
+            inside = computed(called.program.jaxpr)
             if inside < 0:
                 return -1
             total += inside
@@ -171,6 +201,8 @@ def computed(jaxpr: Any) -> int:
             if _is_mixed(equation):
                 return -1
             total += _products(equation)
+        elif name in FACTORS or moving:
+            total += factor_operations(types)
         elif name in SUMS:
             total += sizes[0]
         elif name not in MOVES:
@@ -200,14 +232,6 @@ def _known(values: np.ndarray) -> Numbers:
     return filled(values.shape, iter(values.ravel()))
 
 
-def filled(shape: tuple[int, ...], values: Iterator[Any]) -> Numbers:
-    """An array of a shape with the next numbers of an iterator."""
-    numbers = np.empty(math.prod(shape), object)
-    for k, value in enumerate(islice(values, numbers.size)):
-        numbers[k] = value
-    return numbers.reshape(shape)
-
-
 def run_numbers(
     jaxpr: Any, consts: Sequence[Any], args: Sequence[Numbers], apply: Apply = bind
 ) -> list[Numbers]:
@@ -230,9 +254,10 @@ def run_numbers(
     for equation in jaxpr.eqns:
         operands = [read(atom) for atom in equation.invars]
         name, params = equation.primitive.name, equation.params
-        if name in CALLS:
-            inner = params[CALLS[name]]
-            results = run_numbers(inner.jaxpr, inner.consts, operands, apply)
+        called = called_by(name, params, operands)
+        if called is not None:
+            inner = called.program
+            results = run_numbers(inner.jaxpr, inner.consts, called.operands, apply)
         elif name in POINTWISE:
             shape = equation.outvars[0].aval.shape
             spread = [np.broadcast_to(operand, shape).ravel() for operand in operands]
@@ -284,34 +309,32 @@ def _first(params: dict[str, Any], operand: Numbers) -> Numbers:
     for index in np.ndindex(found.shape):
         place: Any = dtype.type(0)
         for k in range(rows.shape[-1] - 1, 0, -1):
-            place = _chosen(rows[index][k], place, dtype.type(k))
-        found[index] = _chosen(rows[index][0], place, dtype.type(0))
+            place = chosen(rows[index][k], place, dtype.type(k))
+        found[index] = chosen(rows[index][0], place, dtype.type(0))
     return found
 
 
-def _chosen(which: Any, first: Any, second: Any) -> Any:
-    """The second number where `which` is true, recorded where one is yet to be computed."""
-    if is_known(which):
-        return second if which else first
-    tape = next((n.tape for n in (which, first, second) if hasattr(n, "tape")), None)
-    if tape is None:
-        return lax.select_n(which, first, second)
-    return tape.record("select_n", lax.select_n, (which, first, second), second.dtype)
+def _largest(params: dict[str, Any], operand: Numbers) -> Numbers:
+    form = _first if operand.flat[0].dtype == np.bool_ else SMALL_FACTORS["argmax"]
+    result: Numbers = form(params, operand)
+    return result
+
+
+def _gathered(params: dict[str, Any], operand: Numbers, places: Numbers) -> Numbers:
+    known = all(is_known(place) for place in places.ravel())
+    form = gathered if known else SMALL_FACTORS["gather"]
+    result: Numbers = form(params, operand, places)
+    return result
 
 
 def _folded(name: str, of: Callable[[Any, Any], Any]) -> Callable[..., Numbers]:
     """A reduction: pair by pair what an equation of a name does to two numbers."""
 
     def both(first: Any, second: Any) -> Any:
-        if is_known(first) and is_known(second):
-            return np.asarray(of(first, second))[()]
         if isinstance(first, np.bool_) or isinstance(second, np.bool_):
             known, other = (first, second) if is_known(first) else (second, first)
-            return known if bool(known) == (name == "or") else other
-        tape = next((n.tape for n in (first, second) if hasattr(n, "tape")), None)
-        if tape is None:
-            return of(first, second)
-        return tape.record(name, of, (first, second), first.dtype)
+            return known if bool(known) == (name in ("or", "max")) else other
+        return carried_out(name, of, (first, second), first.dtype)
 
     def folded(params: dict[str, Any], operand: Numbers) -> Numbers:
         axes = params["axes"]
@@ -393,13 +416,14 @@ def _several(result: Any) -> list[Numbers]:
 
 #: What moves numbers, adds or multiplies them.
 MOVES: dict[str, Callable[..., Any]] = {
-    "argmax": _first,
+    **SMALL_FACTORS,
+    "argmax": _largest,
     "broadcast_in_dim": _broadcast,
     "cumprod": functools.partial(_cumulated, np.multiply),
     "cumsum": functools.partial(_cumulated, np.add),
     "concatenate": lambda params, *parts: np.concatenate(parts, params["dimension"]),
     "dot_general": _product,
-    "gather": gathered,
+    "gather": _gathered,
     "pad": _pad,
     "iota": lambda params: _counting(params),
     "optimization_barrier": lambda params, *operands: list(operands),  # keeps arrays apart

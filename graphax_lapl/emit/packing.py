@@ -26,7 +26,8 @@ from jax.custom_batching import custom_vmap
 from ..program.fusion import UNBOUNDED
 from .arrays import promoted
 from .holding import held
-from .numbers import BATCH, Numbers, is_known, joined
+from .numbers import BATCH, Numbers, joined
+from .operations import is_known
 
 __all__ = [
     "FUSED",

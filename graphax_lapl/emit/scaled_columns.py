@@ -17,7 +17,8 @@ from jax import lax
 
 from .arrays import promoted
 from .layers import COLUMNS, ROWS
-from .numbers import Numbers, is_known
+from .numbers import Numbers
+from .operations import is_known
 from .recorded import Number, Operation
 
 __all__ = ["ScaledColumns", "scaled_columns"]

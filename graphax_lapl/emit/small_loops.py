@@ -29,13 +29,12 @@ from .numbers import (
     Numbers,
     bind,
     computed,
-    filled,
     in_a_row,
     joined,
     run_numbers,
     split,
 )
-from .placed import OutOfBounds
+from .placed import OutOfBounds, filled
 
 __all__ = ["for_batches", "is_small_loop"]
 

@@ -26,6 +26,7 @@ from ..program.instructions import (
     ConstantInstruction,
     EdgeInstruction,
     LocalInstruction,
+    OpaqueInstruction,
     PrimalInstruction,
     Program,
 )
@@ -38,17 +39,19 @@ from .joining import before_its_place, in_digits
 from .number_forms import FEW, RecordedProgram
 from .numbers import (
     BATCH,
-    CALLS,
+    LINEAR_SOLVE,
     Numbers,
+    called_by,
     computed,
     has_numbers,
-    is_known,
     run_numbers,
 )
+from .operations import is_known
 from .packing import in_rows
 from .placed import OutOfBounds
 from .scaled_columns import ScaledColumns, scaled_columns
 from .sines import Pair, by_library
+from .small_factors import FACTORS
 from .tape import SMALL, Tape, TooLong
 
 __all__ = ["has_arrays", "has_plain_equations", "in_numbers", "is_long", "is_small_program"]
@@ -94,11 +97,22 @@ def _accumulated(program: Program) -> int:
 
 
 def has_plain_equations(program: Program) -> bool:
-    """Whether nothing is an opaque map, has effects, or sees the axes that `jax.vmap` names."""
+    """Whether nothing has effects, sees axes that `jax.vmap` names, or is a map of more than a few.
+
+    Linear maps are those of small factors and solves: what they compute is found when traced.
+    """
     for instruction in program.instructions:
         if isinstance(instruction, PrimalInstruction):
             equation = instruction.equation
-            if equation.effects or not has_numbers(equation.name, equation.params):
+            # What is known as a whole is a call, which need not be.
+            name = str(equation.primitive.name)
+            slots = [program.slots[slot] for slot in instruction.inputs]
+            if equation.effects or not has_numbers(name, equation.params, slots):
+                return False
+        elif isinstance(instruction, OpaqueInstruction):
+            equation = instruction.reference.equation
+            is_factor = equation.name in FACTORS or equation.name == LINEAR_SOLVE
+            if not (is_factor and has_numbers(equation.name, equation.params, instruction.types)):
                 return False
         elif isinstance(instruction, LocalInstruction):
             types = tuple(
@@ -268,10 +282,9 @@ def _may_be_staged(samples: int) -> bool:
 
 def _has_any(jaxpr: Any, names: frozenset[str]) -> bool:
     """Whether a program has an equation of some names, in what it calls too."""
-    return any(
-        e.primitive.name in names
-        or (e.primitive.name in CALLS and _has_any(e.params[CALLS[e.primitive.name]].jaxpr, names))
-        for e in jaxpr.eqns
+    called = (called_by(equation.primitive.name, equation.params) for equation in jaxpr.eqns)
+    return any(e.primitive.name in names for e in jaxpr.eqns) or any(
+        _has_any(found.program.jaxpr, names) for found in called if found is not None
     )
 
 
@@ -280,8 +293,9 @@ def _stored(jaxpr: Any) -> int:
     total = 0
     for equation in jaxpr.eqns:
         name = equation.primitive.name
-        if name in CALLS:
-            total += _stored(equation.params[CALLS[name]].jaxpr)
+        called = called_by(name, equation.params)
+        if called is not None:
+            total += _stored(called.program.jaxpr)
         elif name in IN_MEMORY:
             total += sum(math.prod(variable.aval.shape) for variable in equation.outvars)
     return total
