@@ -140,10 +140,10 @@ def has_numbers(name: str, params: Mapping[str, Any], types: Sequence[Any]) -> b
             has_numbers(e.primitive.name, e.params, [atom.aval for atom in e.invars])
             for e in inner.eqns
         )
-    if name in SMALL_FACTORS and is_small_factor(name, params, types):
+    if name == "argmax" and types[0].dtype == np.bool_:
         return True
-    if name == "argmax":
-        return bool(types[0].dtype == np.bool_)
+    if name in SMALL_FACTORS and name not in PLACED:
+        return is_small_factor(name, params, types)
     if name == "scatter" and params["update_jaxpr"] is not None:
         return False  # it applies a function to the operand's entries
     return name in POINTWISE or name in MOVES

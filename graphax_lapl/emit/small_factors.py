@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from jax import lax
+from jax import dtypes, lax
 
 from .operations import carried_out, chosen, is_known
 from .placed import filled, windows_read
@@ -41,13 +41,13 @@ def is_small_factor(name: str, params: Mapping[str, Any], types: Sequence[Any]) 
         params: its parameters.
         types: of its operands, with a shape and a dtype.
     """
-    shape, dtype = types[0].shape, np.dtype(types[0].dtype)
-    if name in ("lu", "cholesky", "triangular_solve"):
+    shape, dtype = types[0].shape, types[0].dtype
+    if name in FACTORS:
         return dtype in REAL and max(shape[-2:]) <= MOST_ROWS
     if name in ("argmax", "argmin"):
         return all(shape[axis] <= MOST_ROWS for axis in params["axes"])
     if name == "sort":
-        counts = np.issubdtype(dtype, np.integer)
+        counts = dtypes.issubdtype(dtype, np.integer)
         return bool(params["num_keys"] == 1 and counts and shape[params["dimension"]] <= MOST_ROWS)
     return name == "gather" and _is_small_gather(params, shape)
 
