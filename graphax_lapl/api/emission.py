@@ -124,6 +124,10 @@ class Emission:
         if not _has_rules_for_batches(program):
             return self.evaluation(program)
         made = self.by_samples(program)
+        # What is the same for all samples JAX evaluates without reading any.
+        same = self.fixed(program).issuperset(program.results)
+        if not same and is_small_program(program) and has_arrays(program):
+            made = self.in_numbers(program, made, None)
         return made if few is None else for_few_samples(few[0], made, few[1], types=_types(program))
 
     def by_samples(self, program: Program) -> Run:
@@ -186,9 +190,7 @@ class Emission:
         arrays, types = has_arrays(program), _types(program)
         made = batch
         if is_small_program(program) and (arrays or holding().values or holding().sines):
-            plain = functools.partial(_run, program, holding=Holding())
-            numbers = in_numbers(batch, plain, arrays, types, one, wide=wide is not None)
-            made = functools.partial(_as_traced, numbers)
+            made = self.in_numbers(program, batch, one, wide is not None)
         elif one is not None:
             made = for_few_samples(one, batch, 2, types=types)
         if is_gpu() and not arrays and _can_be_side_by_side(program):
@@ -197,6 +199,12 @@ class Emission:
         if few is not None:
             made = for_few_samples(few[0], made, few[1], types=types)
         return self.in_pieces(program, made) if self.pieces else made
+
+    def in_numbers(self, program: Program, run: Run, one: Run | None, wide: bool = False) -> Run:
+        """`run`, number by number where that suits it better; the others as in `in_numbers`."""
+        plain = functools.partial(_run, program, holding=Holding())
+        numbers = in_numbers(run, plain, has_arrays(program), _types(program), one, wide)
+        return functools.partial(_as_traced, numbers)
 
     def evaluation(self, program: Program, sparse: bool = False) -> Run:
         """The program as it is."""

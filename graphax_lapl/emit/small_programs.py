@@ -23,12 +23,14 @@ from jax.extend.core import jaxpr_as_fun
 
 from ..program.counts import local_jaxpr
 from ..program.instructions import (
-    ConstantInstruction,
+    CurvatureInstruction,
     EdgeInstruction,
+    Instruction,
     LocalInstruction,
     OpaqueInstruction,
     PrimalInstruction,
     Program,
+    RowHessianInstruction,
 )
 from ..program.timings import IN_MEMORY
 from .chunks import can_be_in_chunks, in_chunks
@@ -39,7 +41,6 @@ from .joining import before_its_place, in_digits
 from .number_forms import FEW, RecordedProgram
 from .numbers import (
     BATCH,
-    LINEAR_SOLVE,
     Numbers,
     called_by,
     computed,
@@ -51,7 +52,6 @@ from .packing import in_rows
 from .placed import OutOfBounds
 from .scaled_columns import ScaledColumns, scaled_columns
 from .sines import Pair, by_library
-from .small_factors import FACTORS
 from .tape import SMALL, Tape, TooLong
 
 __all__ = ["has_arrays", "has_plain_equations", "in_numbers", "is_long", "is_small_program"]
@@ -97,33 +97,38 @@ def _accumulated(program: Program) -> int:
 
 
 def has_plain_equations(program: Program) -> bool:
-    """Whether nothing has effects, sees axes that `jax.vmap` names, or is a map of more than a few.
+    """Whether nothing has effects, sees the axes that `jax.vmap` names, or has no form in numbers.
 
-    Linear maps are those of small factors and solves: what they compute is found when traced.
+    What linear maps and second derivatives compute is found when they are traced.
     """
     for instruction in program.instructions:
-        if isinstance(instruction, PrimalInstruction):
-            equation = instruction.equation
-            # What is known as a whole is a call, which need not be.
-            name = str(equation.primitive.name)
-            slots = [program.slots[slot] for slot in instruction.inputs]
-            if equation.effects or not has_numbers(name, equation.params, slots):
-                return False
-        elif isinstance(instruction, OpaqueInstruction):
-            equation = instruction.reference.equation
-            is_factor = equation.name in FACTORS or equation.name == LINEAR_SOLVE
-            if not (is_factor and has_numbers(equation.name, equation.params, instruction.types)):
-                return False
-        elif isinstance(instruction, LocalInstruction):
+        if isinstance(instruction, LocalInstruction):
             types = tuple(
                 (program.slots[slot].shape, program.slots[slot].dtype)
                 for slot in instruction.inputs
             )
             if computed(local_jaxpr(instruction.local.fun, types).jaxpr) < 0:
                 return False
-        elif not isinstance(instruction, EdgeInstruction | ConstantInstruction):
-            return False
+        for equation, operands in _evaluated(program, instruction):
+            # What is known as a whole is a call, which need not be.
+            name = str(equation.primitive.name)
+            if equation.effects or not has_numbers(name, equation.params, operands):
+                return False
     return True
+
+
+def _evaluated(program: Program, instruction: Instruction) -> list[tuple[Any, Sequence[Any]]]:
+    """The equations that an instruction evaluates or differentiates, and their operands' types."""
+    if isinstance(instruction, PrimalInstruction):
+        return [(instruction.equation, [program.slots[slot] for slot in instruction.inputs])]
+    if isinstance(instruction, OpaqueInstruction):
+        return [(instruction.reference.equation, instruction.types)]
+    if isinstance(instruction, CurvatureInstruction):
+        return [(instruction.equation, instruction.types)]
+    if isinstance(instruction, RowHessianInstruction):
+        type_of = instruction.listing.type_of
+        return [(e, [type_of(atom) for atom in e.inputs]) for e in instruction.equations]
+    return []
 
 
 def has_arrays(program: Program) -> bool:

@@ -302,11 +302,16 @@ class Program:
             self.sums,
         )
 
+    @property
+    def results(self) -> list[int]:
+        """The slots that make up its blocks and values."""
+        factors = [slot for row in self.blocks for block in row for slot in block.slots]
+        return [*factors, *self.values]
+
     def readers(self) -> Counter[int]:
         """How often each slot is read, results included."""
         readers = Counter([slot for i in self.instructions for slot in i.inputs])
-        readers.update([slot for row in self.blocks for block in row for slot in block.slots])
-        readers.update(self.values)
+        readers.update(self.results)
         return readers
 
     def unreached(self, inputs: Collection[int]) -> set[int]:
