@@ -91,6 +91,12 @@ def test_what_is_held_leaves_no_more_than_that_many_evaluations(monkeypatch, mos
     assert held(tape, results, memory=found) == set()
 
 
+def test_nothing_is_held_where_everything_is_in_memory():
+    tape, results = ladder(40)
+    everywhere = {operation.place for operation in tape._operations}
+    assert held(tape, results, everywhere, few=True) == set()
+
+
 def test_less_is_left_to_few_samples():
     tape, results = ladder(14)
     few, many = (evaluations(tape, results, held(tape, results, (), are)) for are in (True, False))

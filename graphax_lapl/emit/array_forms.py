@@ -20,6 +20,7 @@ from .packing import FUSED
 from .small_factors import FACTORS
 
 __all__ = [
+    "DEAR",
     "has_factors",
     "has_known_matrix",
     "has_long_products",
@@ -64,19 +65,24 @@ def is_full(results: Sequence[Numbers]) -> bool:
 def has_wide_arrays(jaxpr: Any, own: Sequence[bool]) -> bool:
     """Whether a program has dear functions of wide arrays, or long products with a known matrix.
 
+    With its exponents known each number's power is a few products, or one itself: arrays whose
+    powers take longer than all that is dear lose.
+
     Args:
         jaxpr: of one sample.
         own: for each of its inputs whether every sample has its own.
     """
     if has_long_products(jaxpr, own):
         return True
+    wide, powers = 0.0, 0.0
     for equation, moves in _moving(jaxpr, own):
-        name = equation.primitive.name
+        name, size = equation.primitive.name, _size(equation.outvars[0])
+        time = PRIMITIVES.get(name, 0.0)
         if name == "pow" and not moves[1]:
-            continue  # with its exponents known each number is a few products, or one itself
-        if PRIMITIVES.get(name, 0.0) >= DEAR and _size(equation.outvars[0]) >= FUSED:
-            return True
-    return False
+            powers += time * size
+        elif time >= DEAR and size >= FUSED:
+            wide += time * size
+    return wide > powers
 
 
 def is_cumulative(jaxpr: Any, own: Sequence[bool]) -> bool:

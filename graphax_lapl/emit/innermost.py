@@ -130,11 +130,16 @@ def with_derivatives_of(run: Callable[..., Any], batches: Callable[..., Any]) ->
     """
 
     def along(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        results, moved = jax.jvp(run, primals, tangents)
-        return of_every_sample(results, primals), moved
+        values, structure = jax.tree.flatten(primals)
+        moved = jax.tree.leaves(tangents, is_leaf=lambda t: isinstance(t, SymbolicZero))
+
+        def of(inputs: Sequence[Any]) -> Any:
+            return run(*jax.tree.unflatten(structure, inputs))
+
+        return _along(of, values, moved)
 
     differentiable = jax.custom_jvp(batches)
-    differentiable.defjvp(along)
+    differentiable.defjvp(along, symbolic_zeros=True)
     return differentiable
 
 

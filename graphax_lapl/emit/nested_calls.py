@@ -43,7 +43,10 @@ def held_for_calls(
         if sum(costs[place] for place in {*roots, *memory, *held} if place in costs) <= most:
             break
         saved = {p: (calls[p] - 1) * costs[p] for p in costs if p not in held and p not in memory}
-        held.add(max(saved, key=lambda place: saved[place]))
+        most_saved = max(saved, key=lambda place: saved[place], default=None)
+        if most_saved is None or not saved[most_saved]:
+            break  # nothing is evaluated again
+        held.add(most_saved)
     return held
 
 

@@ -15,8 +15,9 @@ import numpy as np
 
 from ..program.fusion import CACHED
 from ..program.sines import SINES_SIZE
-from ..program.timings import expression_of
+from ..program.timings import PRIMITIVES, expression_of
 from .array_forms import (
+    DEAR,
     has_factors,
     has_known_matrix,
     has_long_products,
@@ -77,6 +78,17 @@ OPERATIONS_EACH, OPERATIONS_FOR_ONE, FULL_RESULTS = 5, 12, 96
 MANY, KNOWN = 48, 4
 #: Nanoseconds for each entry of the results that branches may take longer than vectorised arrays.
 UNVECTORISED_SHARE = 0.5
+#: Numbers that arrays compute for each operation on numbers from which on dear functions of wide
+#: arrays are worth a kernel for every number all the same, and the samples that are many there.
+REPEATED, REPEATED_BY_MANY, MANY_REPEATED = 3.0, 1.7, 2048
+#: Results without axes, up to which they are numbers unless most of what makes them is
+#: dear functions, one in so many operations, of numbers that arrays do not compute more often.
+FEWEST, MOSTLY_DEAR, REPEATED_BY_FEW = 8, 6, 1.1
+#: Sines and cosines of many samples that are worth it there: each is in memory.
+MOST_SINES = 48
+#: Operations, repeated for every reader, up to which few samples of so few results are numbers,
+#: however many kernels these are: they are compiled in a second.
+REPEATED_FOR_FEW = 3072
 #: Samples up to which programs that are mostly products with common weights stay arrays.
 WIDE_PRODUCTS = 8192
 #: Bytes of an array from which on XLA's runtime hands kernels that wait for nothing to a second
@@ -137,8 +149,13 @@ class RecordedProgram(NamedTuple):
         return self._has_few_kernels(jaxpr) and repeated <= MAX_REPEATED
 
     def _has_few_kernels(self, jaxpr: Any) -> bool:
-        """Whether XLA keeps not many more numbers than arrays, each in a kernel."""
-        return self.tape.kernels(self.results)[0] <= KERNELS * _kernels(jaxpr)
+        """Whether XLA keeps not many more numbers than arrays, each in a kernel.
+
+        Where no array of several is put together, each of a few results is a kernel as well.
+        """
+        kernels, repeated = self.tape.kernels(self.results)
+        alone = self._is_few_numbers and repeated <= REPEATED_FOR_FEW
+        return alone or kernels <= KERNELS * _kernels(jaxpr)
 
     def for_samples(self, jaxpr: Any, samples: int) -> RecordedProgram:
         """The same program, whose tape knows from how many samples on they are many.
@@ -184,6 +201,8 @@ class RecordedProgram(NamedTuple):
             return True
         if self._is_moved(jaxpr) and not self._suits_moves(samples):
             return True
+        if self._is_few_numbers and not self._has_many_sines(samples):
+            return self._is_mostly_dear and not self._is_repeated(jaxpr, REPEATED_BY_FEW)
         if not is_full(self.results):
             return self.entries > FEW and self._is_scaled(jaxpr, own)
         if wide and samples <= WIDE_PRODUCTS:
@@ -193,7 +212,30 @@ class RecordedProgram(NamedTuple):
         in_turn = self.entries < MANY and is_cumulative(jaxpr, own)
         if self.are_few(samples) or in_turn:
             return has_long_products(jaxpr, own) or self._is_scaled(jaxpr, own)
-        return has_wide_arrays(jaxpr, own) or self._is_scaled(jaxpr, own)
+        least = REPEATED_BY_MANY if samples >= MANY_REPEATED else REPEATED
+        wide = has_wide_arrays(jaxpr, own) and not self._is_repeated(jaxpr, least)
+        return wide or self._is_scaled(jaxpr, own)
+
+    def _is_repeated(self, jaxpr: Any, least: float) -> bool:
+        """Whether arrays compute so many times as many numbers: equal ones, and known ones."""
+        return computed(jaxpr) >= least * self._recorded_once
+
+    @property
+    def _is_few_numbers(self) -> bool:
+        """Whether the results are a few numbers, as Laplacians are, and no array of several."""
+        return self.entries <= FEWEST and all(numbers.size == 1 for numbers in self.results)
+
+    def _has_many_sines(self, samples: int) -> bool:
+        """Whether more sines are written to memory than are worth it."""
+        needed = self.tape.needed(self.results)[0]
+        return samples >= SINES_SIZE and sum(o.is_sine for o in needed) > MOST_SINES
+
+    @property
+    def _is_mostly_dear(self) -> bool:
+        """Whether so much is dear that little is saved around it."""
+        needed = self.tape.needed(self.results)[0]
+        dear = sum(PRIMITIVES.get(operation.name, 0.0) >= DEAR for operation in needed)
+        return MOSTLY_DEAR * dear >= len(needed)
 
     def _is_vectorised(self, jaxpr: Any, own: Sequence[bool], samples: int) -> bool:
         """Whether arrays evaluate the dear functions of results that are mostly zeros sooner."""

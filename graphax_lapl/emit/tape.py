@@ -64,6 +64,8 @@ MOST_WRITTEN = 3072
 STAGING = 4 * KERNEL
 #: Nanoseconds of holding a number where more than a few kernels would be handed to other threads.
 FEW_HOLDING = KERNEL
+#: The same of many samples where so few kernels are run one after the other on one thread.
+IN_TURN_HOLDING = 2 * KERNEL / 3
 #: Nanoseconds of holding a number that kernels write side by side in chunks.
 CHUNK_HOLDING = KERNEL / 2 if BARRIERS_STAND else HOLDING
 #: Operations whose operands may change places.
@@ -484,6 +486,10 @@ class Tape:
             return held_for_rows(fusion, samples)
         if beside and samples >= self.batch:
             memory = fusion.held_at(samples, JOINED_HELD, holding)
+            room = FEW_KERNELS - len(results) - len(written)
+            in_turn = BARRIERS_STAND and not apart and len(memory) <= room
+            if in_turn and holding > IN_TURN_HOLDING:
+                memory = fusion.held_at(samples, room, IN_TURN_HOLDING)
             known = memory.union(written, apart)
             return memory | held_for_vectors(operations, joined, known, samples, holding)
         if samples >= self.batch:
