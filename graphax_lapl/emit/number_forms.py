@@ -79,8 +79,9 @@ MANY, KNOWN = 48, 4
 #: Nanoseconds for each entry of the results that branches may take longer than vectorised arrays.
 UNVECTORISED_SHARE = 0.5
 #: Numbers that arrays compute for each operation on numbers from which on dear functions of wide
-#: arrays are worth a kernel for every number all the same, and the samples that are many there.
-REPEATED, REPEATED_BY_MANY, MANY_REPEATED = 3.0, 1.7, 2048
+#: arrays are worth a kernel for every number all the same: in general, and for so many samples and
+#: operations for each of the results.
+REPEATED, REPEATED_BY_MANY, MANY_REPEATED, MUCH = 3.0, 1.7, 2048, 5
 #: Results without axes, up to which they are numbers unless most of what makes them is
 #: dear functions, one in so many operations, of numbers that arrays do not compute more often.
 FEWEST, MOSTLY_DEAR, REPEATED_BY_FEW = 8, 6, 1.1
@@ -212,7 +213,8 @@ class RecordedProgram(NamedTuple):
         in_turn = self.entries < MANY and is_cumulative(jaxpr, own)
         if self.are_few(samples) or in_turn:
             return has_long_products(jaxpr, own) or self._is_scaled(jaxpr, own)
-        least = REPEATED_BY_MANY if samples >= MANY_REPEATED else REPEATED
+        much = samples >= MANY_REPEATED and self._recorded_once >= MUCH * self.entries
+        least = REPEATED_BY_MANY if much else REPEATED
         wide = has_wide_arrays(jaxpr, own) and not self._is_repeated(jaxpr, least)
         return wide or self._is_scaled(jaxpr, own)
 

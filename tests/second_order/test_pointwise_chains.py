@@ -145,7 +145,12 @@ def test_columns_of_weights_are_put_together_once():
 
 @pytest.mark.parametrize("name", ["tanh", "silu", "softplus"])
 def test_products_with_weights_turn_no_array_round(name):
-    fun = layered(ACTIVATIONS[name])
+    activation, random = ACTIVATIONS[name], np.random.default_rng(4)
+    first, second = random.normal(size=(5, 40)), random.normal(size=(40, 40))
+
+    def fun(x):
+        return jnp.sum(activation(activation(x @ first) @ second))
+
     xs = jnp.ones((64, 5))
     assert "transpose[" not in str(jax.make_jaxpr(jax.vmap(laplacian_ve(fun)))(xs))
 
