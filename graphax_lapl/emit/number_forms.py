@@ -29,7 +29,7 @@ from .array_forms import (
 from .holding import BARRIERS_STAND
 from .joining import in_one_kernel, in_one_kernel_of_many, in_short_rows
 from .layers import is_layered
-from .numbers import BATCH, Numbers, called_by, computed
+from .numbers import BATCH, Numbers, called_by, computed, programs_called
 from .operations import is_known
 from .packing import FUSED, UNROLLED, is_selected
 from .stages import FEW_KERNELS
@@ -82,8 +82,8 @@ UNVECTORISED_SHARE = 0.5
 #: arrays are worth a kernel for every number all the same: in general, and for so many samples and
 #: operations for each of the results.
 REPEATED, REPEATED_BY_MANY, MANY_REPEATED, MUCH = 3.0, 1.7, 2048, 5
-#: Results without axes, up to which they are numbers unless most of what makes them is
-#: dear functions, one in so many operations, of numbers that arrays do not compute more often.
+#: Most results that are a few numbers, if none has axes. They are evaluated as numbers unless one
+#: operation in so many is dear and arrays compute no more often what is equal.
 FEWEST, MOSTLY_DEAR, REPEATED_BY_FEW = 8, 6, 1.1
 #: Sines and cosines of many samples that are worth it there: each is in memory.
 MOST_SINES = 48
@@ -359,7 +359,7 @@ class RecordedProgram(NamedTuple):
 
 def _equations(jaxpr: Any) -> int:
     """How many equations a program has, with those of what it calls."""
-    return len(jaxpr.eqns) + sum(map(_equations, _called(jaxpr)))
+    return len(jaxpr.eqns) + sum(map(_equations, programs_called(jaxpr)))
 
 
 def _kernels(jaxpr: Any) -> int:
@@ -369,10 +369,4 @@ def _kernels(jaxpr: Any) -> int:
         for equation in jaxpr.eqns
         if called_by(equation.primitive.name, equation.params) is None
     )
-    return own + sum(map(_kernels, _called(jaxpr)))
-
-
-def _called(jaxpr: Any) -> list[Any]:
-    """The programs that a program calls."""
-    found = (called_by(equation.primitive.name, equation.params) for equation in jaxpr.eqns)
-    return [called.program.jaxpr for called in found if called is not None]
+    return own + sum(map(_kernels, programs_called(jaxpr)))

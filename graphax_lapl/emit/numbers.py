@@ -22,7 +22,7 @@ from jax import dtypes, lax
 
 from .operations import carried_out, chosen, is_known
 from .placed import combined, filled, gathered
-from .small_factors import FACTORS, SMALL_FACTORS, factor_operations, is_small_factor
+from .small_factors import FACTORS, WRITTEN_OUT, factor_operations, is_written_out
 
 __all__ = [
     "BATCH",
@@ -35,6 +35,7 @@ __all__ = [
     "has_numbers",
     "in_a_row",
     "joined",
+    "programs_called",
     "run_numbers",
     "split",
 ]
@@ -142,8 +143,8 @@ def has_numbers(name: str, params: Mapping[str, Any], types: Sequence[Any]) -> b
         )
     if name == "argmax" and types[0].dtype == np.bool_:
         return True
-    if name in SMALL_FACTORS and name not in PLACED:
-        return is_small_factor(name, params, types)
+    if name in WRITTEN_OUT and name not in PLACED:
+        return is_written_out(name, params, types)
     if name == "scatter" and params["update_jaxpr"] is not None:
         return False  # it applies a function to the operand's entries
     return name in POINTWISE or name in MOVES
@@ -164,6 +165,12 @@ def called_by(name: str, params: Mapping[str, Any], operands: Sequence[Any] = ()
         own = [*operands[first : first + lengths.solve], *operands[sum(lengths) :]]
         return Called(params["jaxprs"].solve, own)
     return Called(params[CALLS[name]], operands) if name in CALLS else None
+
+
+def programs_called(jaxpr: Any) -> list[Any]:
+    """The jaxprs that a program's equations call."""
+    found = (called_by(equation.primitive.name, equation.params) for equation in jaxpr.eqns)
+    return [called.program.jaxpr for called in found if called is not None]
 
 
 def computed(jaxpr: Any) -> int:
@@ -189,7 +196,7 @@ def computed(jaxpr: Any) -> int:
             moving = not (hasattr(places, "val") or places in known)
             if sizes[PLACED[name]] > PICKED:
                 return -1
-            if moving and not (name == "gather" and is_small_factor(name, equation.params, types)):
+            if moving and not (name == "gather" and is_written_out(name, equation.params, types)):
                 return -1
         called = called_by(name, equation.params)
         if called is not None:
@@ -315,14 +322,14 @@ def _first(params: dict[str, Any], operand: Numbers) -> Numbers:
 
 
 def _largest(params: dict[str, Any], operand: Numbers) -> Numbers:
-    form = _first if operand.flat[0].dtype == np.bool_ else SMALL_FACTORS["argmax"]
+    form = _first if operand.flat[0].dtype == np.bool_ else WRITTEN_OUT["argmax"]
     result: Numbers = form(params, operand)
     return result
 
 
 def _gathered(params: dict[str, Any], operand: Numbers, places: Numbers) -> Numbers:
     known = all(is_known(place) for place in places.ravel())
-    form = gathered if known else SMALL_FACTORS["gather"]
+    form = gathered if known else WRITTEN_OUT["gather"]
     result: Numbers = form(params, operand, places)
     return result
 
@@ -416,7 +423,7 @@ def _several(result: Any) -> list[Numbers]:
 
 #: What moves numbers, adds or multiplies them.
 MOVES: dict[str, Callable[..., Any]] = {
-    **SMALL_FACTORS,
+    **WRITTEN_OUT,
     "argmax": _largest,
     "broadcast_in_dim": _broadcast,
     "cumprod": functools.partial(_cumulated, np.multiply),

@@ -22,7 +22,7 @@ from jax import dtypes, lax
 from .operations import carried_out, chosen, is_known
 from .placed import filled, windows_read
 
-__all__ = ["FACTORS", "SMALL_FACTORS", "factor_operations", "is_small_factor"]
+__all__ = ["FACTORS", "WRITTEN_OUT", "factor_operations", "is_written_out"]
 
 #: Rows up to which elimination is written out: what is compared grows with their third power.
 MOST_ROWS = 4
@@ -33,8 +33,8 @@ REAL = (np.dtype(np.float32), np.dtype(np.float64))
 Numbers = np.ndarray
 
 
-def is_small_factor(name: str, params: Mapping[str, Any], types: Sequence[Any]) -> bool:
-    """Whether an equation is one of `SMALL_FACTORS`, of so few real rows that it is written out.
+def is_written_out(name: str, params: Mapping[str, Any], types: Sequence[Any]) -> bool:
+    """Whether an equation is one of `WRITTEN_OUT`, and of so few rows that it is.
 
     Args:
         name: of its primitive.
@@ -63,7 +63,7 @@ def _is_small_gather(params: Mapping[str, Any], shape: Sequence[int]) -> bool:
 
 
 def factor_operations(types: Sequence[Any]) -> int:
-    """About as many numbers as one of `SMALL_FACTORS` computes, of operands of some types."""
+    """About as many numbers as one of `WRITTEN_OUT` computes, of operands of some types."""
     return sum(math.prod(type_.shape) * type_.shape[-1] for type_ in types if type_.shape)
 
 
@@ -129,8 +129,8 @@ def _eliminated(matrix: Numbers) -> tuple[Numbers, Numbers, Numbers]:
             *rows[k], order[k] = taken
             *rows[row], order[row] = given
         # A column of zeros is left as it is.
-        one = matrix.flat[0].dtype.type(1)
-        divisor = chosen(_equal(rows[k][k], one - one), rows[k][k], one)
+        type_ = np.dtype(matrix.flat[0].dtype).type
+        divisor = chosen(_equal(rows[k][k], type_(0)), rows[k][k], type_(1))
         for row in range(k + 1, count):
             factor = rows[row][k] = _div(rows[row][k], divisor)
             for column in range(k + 1, columns):
@@ -282,8 +282,9 @@ def _picked(params: Mapping[str, Any], operand: Numbers, places: Numbers) -> Num
     return found
 
 
-#: Results of a primitive, from its parameters and its operands.
-SMALL_FACTORS: dict[str, Callable[..., Any]] = {
+#: What factors, solves and picks rows by the order of pivots: results of a primitive, from its
+#: parameters and its operands.
+WRITTEN_OUT: dict[str, Callable[..., Any]] = {
     "argmax": functools.partial(_extreme, "ge", lax.ge),
     "argmin": functools.partial(_extreme, "le", lax.le),
     "cholesky": _cholesky,

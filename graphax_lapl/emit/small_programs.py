@@ -45,6 +45,7 @@ from .numbers import (
     called_by,
     computed,
     has_numbers,
+    programs_called,
     run_numbers,
 )
 from .operations import is_known
@@ -287,21 +288,16 @@ def _may_be_staged(samples: int) -> bool:
 
 def _has_any(jaxpr: Any, names: frozenset[str]) -> bool:
     """Whether a program has an equation of some names, in what it calls too."""
-    called = (called_by(equation.primitive.name, equation.params) for equation in jaxpr.eqns)
-    return any(e.primitive.name in names for e in jaxpr.eqns) or any(
-        _has_any(found.program.jaxpr, names) for found in called if found is not None
-    )
+    own = any(equation.primitive.name in names for equation in jaxpr.eqns)
+    return own or any(_has_any(called, names) for called in programs_called(jaxpr))
 
 
 def _stored(jaxpr: Any) -> int:
     """How many numbers are in memory because products and sums of arrays write them."""
-    total = 0
+    total = sum(map(_stored, programs_called(jaxpr)))
     for equation in jaxpr.eqns:
         name = equation.primitive.name
-        called = called_by(name, equation.params)
-        if called is not None:
-            total += _stored(called.program.jaxpr)
-        elif name in IN_MEMORY:
+        if name in IN_MEMORY and called_by(name, equation.params) is None:
             total += sum(math.prod(variable.aval.shape) for variable in equation.outvars)
     return total
 
