@@ -133,7 +133,8 @@ def test_inputs_that_are_only_moved(size, samples):
     compiled = jax.jit(jax.vmap(jacve(product))).lower(x).compile()
     np.testing.assert_array_equal(compiled(x), jax.jit(jax.vmap(jax.jacfwd(product)))(x))
     if samples >= BATCH and size <= 8:
-        assert compiled.memory_analysis().temp_size_in_bytes == 0
+        # The shifted input may be written, the partials' layers may not.
+        assert compiled.memory_analysis().temp_size_in_bytes <= 2 * x.nbytes
 
 
 @pytest.mark.parametrize("fun", [lambda x: jnp.cumsum(x), lambda x: x[::-1]], ids=["sum", "order"])
