@@ -30,8 +30,6 @@ __all__ = [
 
 #: Most evaluations of an operation that XLA writes into one kernel.
 MAX_BRANCHES = 15
-#: Of a sine and cosine, as `Tape.apply` writes them: with JAX's usual accuracy.
-NO_OPTIONS = ("", "{'accuracy': None}")
 
 
 class Number:
@@ -75,7 +73,7 @@ class Operation(NamedTuple):
     @property
     def is_sine(self) -> bool:
         """Whether this is a sine or cosine that may be evaluated together with the other one."""
-        if self.name not in SINES or self.options not in NO_OPTIONS:
+        if self.name not in SINES or self.options:
             return False
         (operand,) = self.operands
         return isinstance(operand, Number) and operand.moves and operand.dtype in SINE_DTYPES

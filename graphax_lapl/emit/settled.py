@@ -11,7 +11,7 @@ from jax import lax
 
 from .recorded import Number
 
-__all__ = ["SUMS", "key_of", "power", "settled"]
+__all__ = ["SUMS", "key_of", "operation_key", "power", "settled"]
 
 #: Operations on known numbers that are carried out at once: positions are compared by them.
 COMPARISONS: dict[str, Callable[..., Any]] = {
@@ -26,6 +26,8 @@ COMPARISONS: dict[str, Callable[..., Any]] = {
     "not": np.bitwise_not,
 }
 SUMS = frozenset({"add", "add_any", "sub"})
+#: Operations whose operands may change places.
+COMMUTATIVE = frozenset({"add", "mul"})
 #: What is done with known positions, and with other known numbers.
 PLACES: dict[str, Callable[..., Any]] = {"add": np.add, "sub": np.subtract}
 EXACT: dict[str, Callable[..., Any]] = {"neg": np.negative}
@@ -58,6 +60,14 @@ def key_of(operand: Any) -> Any:
         return operand.place
     known = np.asarray(operand)
     return known.dtype.str, known.tobytes()
+
+
+def operation_key(name: str, options: str, operands: Sequence[Any]) -> tuple[Any, ...]:
+    """What makes two operations the same."""
+    keys = [key_of(operand) for operand in operands]
+    if name in COMMUTATIVE:
+        keys.sort(key=repr)
+    return (name, options, *keys)
 
 
 def power(record: Callable[..., Any], base: Any, exponent: int, dtype: Any) -> Any:

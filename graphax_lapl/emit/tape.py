@@ -9,6 +9,7 @@ from copy import copy
 from typing import Any
 
 import numpy as np
+from jax import lax
 
 from ..program.fusion import CACHED, HOLDING, UNBOUNDED, Fusion, Step
 from ..program.sines import SINES_SIZE
@@ -30,7 +31,8 @@ from .recorded import (
     kept_places,
     stored_places,
 )
-from .settled import SUMS, key_of, power, settled
+from .opposites import turned, unsigned
+from .settled import SUMS, operation_key, power, settled
 from .sines import Pair, sines_and_cosines_from
 from .stages import FEW_KERNELS, Staged, most_ready, staged
 from .unvectorised import held_for_vectors
@@ -68,8 +70,6 @@ FEW_HOLDING = KERNEL
 IN_TURN_HOLDING = 2 * KERNEL / 3
 #: Nanoseconds of holding a number that kernels write side by side in chunks.
 CHUNK_HOLDING = KERNEL / 2 if BARRIERS_STAND else HOLDING
-#: Operations whose operands may change places.
-COMMUTATIVE = frozenset({"add", "mul"})
 
 
 class TooLong(Exception):
@@ -123,7 +123,8 @@ class Tape:
             return [power(self.record, values[0], equation.params.get("y", 2), dtype)]
         params = equation.primitive.get_bind_params(equation.params)
         call = functools.partial(equation.primitive.bind, **params)
-        return [self.record(name, call, values, dtype, repr(params) if params else "")]
+        given = {key: value for key, value in params.items() if value is not None}
+        return [self.record(name, call, values, dtype, repr(given) if given else "")]
 
     def record(
         self,
@@ -137,11 +138,13 @@ class Tape:
         found = settled(name, operands)
         if found is not None:
             return found
-        keys = [key_of(operand) for operand in operands]
-        if name in COMMUTATIVE:
-            keys.sort(key=repr)
-        key = (name, options, *keys)
+        operands = unsigned(name, options, operands, self._opposite)
+        key = operation_key(name, options, operands)
         if key not in self._known:
+            for others in turned(name, options, operands, self._opposite):
+                opposite = self._known.get(operation_key(name, options, others))
+                if opposite is not None:
+                    return self.record("neg", lax.neg, (opposite,), dtype)
             if len(self._operations) == self.most:
                 raise TooLong
             moves = any(number.moves for number in computed_of(operands))
@@ -149,6 +152,18 @@ class Tape:
             own = timed_as(name, [number.dtype for number in computed_of(operands)])
             self._operations.append(Operation(own, call, tuple(operands), made.place, options))
         return self._known[key]
+
+    def _opposite(self, number: Number) -> Number | None:
+        """The earlier number that another is the opposite of, if there is one."""
+        if number.place < self.inputs:
+            return None
+        operation = self._operations[number.place - self.inputs]
+        if operation.name == "neg":
+            return operation.operands[0]
+        if operation.name != "sub":
+            return None
+        found = self._known.get(operation_key("sub", operation.options, operation.operands[::-1]))
+        return found if found is not None and found.place < number.place else None
 
     def _number(self, dtype: Any, moves: bool) -> Number:
         self.numbers.append(Number(self, len(self.numbers), dtype, moves))

@@ -26,10 +26,12 @@ from .keys import equation_key
 from .known_values import (
     MAX_KNOWN,
     MAX_KNOWN_FLOAT,
+    concrete_floats,
     known_constant,
     moved_support,
     support_of_constant,
 )
+from .known_powers import are_halves, exponents_of, product_form
 from .listing import Atom, Constant, Equation, Listing, Variable, as_aval, scan_counts
 from .mutable_arrays import is_mutable, refuse_mutable_arrays
 from .numpy_values import moved, numpy_result
@@ -111,6 +113,8 @@ class _Inliner:
         self.callers: tuple[Any, ...] = ()
         # Known floating-point arrays that are repeated: the listing keeps the smaller array.
         self.repeated: dict[int, np.ndarray] = {}
+        # Floating-point constants that may be exponents, and what is computed of these.
+        self.halves: dict[int, np.ndarray] = {}
         # For variables after a function with its own rule: the one that its value moves with.
         self.shadows: dict[int, Atom] = {}
 
@@ -243,6 +247,7 @@ class _Inliner:
                     bool(equation.effects),
                     known_as,
                     self.callers,
+                    self.form_of(equation, inputs, found),
                 )
             )
             if key is not None:
@@ -253,6 +258,8 @@ class _Inliner:
                 support = moved_support(equation, supports, outputs[0].shape, which)
                 if support is not None:
                     self.listing.support[found[0]] = support
+            if still and len(found) == 1 and self.halves:
+                self.note_halves(equation, inputs, found[0], outputs[0].shape)
             if name == "broadcast_in_dim" and len(inputs) == 1:
                 dimensions = tuple(equation.params["broadcast_dimensions"])
                 self.listing.broadcasts[found[0]] = (inputs[0].atom, dimensions)
@@ -304,6 +311,7 @@ class _Inliner:
                 self.origin or equation.source_info,
                 known_as=known_as,
                 callers=self.callers,
+                form=self.form_of(equation, inputs, twins),
             )
         )
         for output, twin in zip(outputs, twins, strict=True):
@@ -312,6 +320,42 @@ class _Inliner:
                 self.shadows[output] = self.listing.moves_with[output] = twin
                 if any(active):
                     self.listing.active.add(twin)
+
+    def form_of(
+        self, equation: Any, inputs: list[_Reference], outputs: tuple[int, ...]
+    ) -> Callable[..., Any] | None:
+        """What computes an equation sooner than its primitive does."""
+        if equation.primitive.name != "pow":
+            return None
+        atom = inputs[1].atom
+        known = self.held(atom)
+        if known is None and isinstance(atom, int):
+            known = self.halves.get(atom)
+        exponents = exponents_of(known, equation.outvars[0].aval.dtype)
+        if exponents is None:
+            return None
+        self.listing.exponents[outputs[0]] = exponents
+        return product_form(exponents)
+
+    def note_halves(
+        self, equation: Any, inputs: list[_Reference], output: int, shape: Sequence[int]
+    ) -> None:
+        """Note what is computed of constants that may be exponents."""
+        values = [
+            self.halves.get(reference.atom) if isinstance(reference.atom, int) else None
+            for reference in inputs
+        ]
+        if all(value is None for value in values):
+            return
+        known = [
+            self.held(reference.atom) if value is None else value
+            for reference, value in zip(inputs, values, strict=True)
+        ]
+        if math.prod(shape) > MAX_KNOWN_FLOAT or any(value is None for value in known):
+            return
+        found = numpy_result(equation.primitive.name, equation.params, known, shape)
+        if found is not None and are_halves(found):
+            self.halves[output] = found
 
     def moving(self, atom: Atom) -> Atom:
         """The atom that the value of `atom` moves with."""
@@ -504,6 +548,9 @@ def flatten_jaxpr(
         support = None if is_mutable(variable) else support_of_constant(value)
         if support is not None:
             listing.support[new] = support
+        exponents = None if is_mutable(variable) or known is not None else concrete_floats(value)
+        if exponents is not None and are_halves(exponents):
+            inliner.halves[new] = exponents
         references.append(_Reference(new))
     for variable, moves in zip(closed.jaxpr.invars, differentiated, strict=True):
         new = listing.new(_type_of(variable.aval))

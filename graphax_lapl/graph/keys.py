@@ -81,6 +81,7 @@ def listing_key(listing: Listing, again: bool = True) -> Hashable:
         tuple(_atom(atom) for atom in listing.outputs),
         tuple((variable, _key(value)) for variable, value in listing.known.items()),
         tuple((variable, _key(where)) for variable, where in listing.support.items()),
+        tuple((variable, _key(numbers)) for variable, numbers in listing.exponents.items()),
         tuple((v, None if a is None else _atom(a)) for v, a in listing.value_of.items()),
         tuple(listing.vertex_of.items()),
         tuple(listing.moves_with.items()),

@@ -15,6 +15,7 @@ from .numpy_values import MOVES, moved
 __all__ = [
     "MAX_KNOWN",
     "MAX_KNOWN_FLOAT",
+    "concrete_floats",
     "known_constant",
     "moved_support",
     "support_of_constant",
@@ -37,6 +38,19 @@ def known_constant(value: Any) -> np.ndarray | None:
     if dtypes.issubdtype(dtype, np.inexact) or dtypes.issubdtype(dtype, dtypes.extended):
         return None
     if np.size(value) > MAX_KNOWN:
+        return None
+    try:
+        return np.asarray(value)
+    except jax.errors.TracerArrayConversionError:
+        return None
+
+
+def concrete_floats(value: Any) -> np.ndarray | None:
+    """A small concrete floating-point constant; None for all others."""
+    dtype = getattr(value, "dtype", None)
+    if dtype is None or not dtypes.issubdtype(dtype, np.floating):
+        return None
+    if not 0 < np.size(value) <= MAX_KNOWN_FLOAT:
         return None
     try:
         return np.asarray(value)

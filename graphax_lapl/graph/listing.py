@@ -222,6 +222,7 @@ class Listing:
         outputs: variables and constants returned.
         known: values known while planning (integers and masks, and what follows from them).
         support: for floating-point constants that hold zeros, where they do not.
+        exponents: of powers that products and roots give, by the result; one for all, or each its own.
         broadcasts: for variables that repeat another: that atom and the dimensions it fills.
         value_of: the atom that holds a variable's value; None where it has none.
         vertex_of: the variable whose vertex stands for a variable.
@@ -242,6 +243,7 @@ class Listing:
     outputs: list[Atom] = field(default_factory=list)
     known: dict[int, np.ndarray] = field(default_factory=dict)
     support: dict[int, np.ndarray] = field(default_factory=dict)
+    exponents: dict[int, np.ndarray] = field(default_factory=dict)
     broadcasts: dict[int, tuple[Atom, tuple[int, ...]]] = field(default_factory=dict)
     value_of: dict[int, Atom | None] = field(default_factory=dict)
     vertex_of: dict[int, int] = field(default_factory=dict)

@@ -19,9 +19,10 @@ from jax import Array, lax
 
 from ..edges.maps import from_values
 from ..edges.values import immutable
+from ..graph.known_powers import power, slope
 from ..graph.listing import Atom, Equation, Listing
 from .registry import RULES, defrule
-from .site import Local, Piece, Reference, Site, aligned, axes_of, shape_of
+from .site import Known, Local, Piece, Reference, Site, aligned, axes_of, shape_of
 from .zeros import known_support
 
 Partial = Callable[..., Array] | int | str | tuple[int, Callable[..., Array]] | None
@@ -309,6 +310,48 @@ class Power:
         return lax.integer_pow(x, self.exponent)
 
 
+@defrule("pow")
+def _pow(site: Site, i: int, k: int) -> list[Piece]:
+    """x**y: y x**(y - 1), a known factor times a power where y is known."""
+    exponents = site.listing.exponents.get(site.equation.outputs[0])
+    number = site.uniform(1)
+    if i != 0 or site.inputs[0].is_complex or (number is None and exponents is None):
+        return _by_jvp(site, i, k)
+    if exponents is None:
+        if not np.isfinite(number):
+            return _by_jvp(site, i, k)
+        exponents = np.asarray(number, np.float64)
+    if not exponents.any():
+        return []
+    factor, lower = slope(exponents)
+    power_ = None
+    if lower.any():
+        fun = RealPower(tuple(lower.ravel().tolist()), lower.shape)
+        name = f"x**{lower}" if not lower.ndim else "dpow"
+        power_ = Local(name, fun, (site.value(0),), np.broadcast_shapes(site.shape(0), lower.shape))
+    if not exponents.ndim:
+        return site.diagonal(0, power_, float(factor))
+    factors = []
+    for reference in (Known(factor), power_):
+        if reference is not None:
+            own = shape_of(reference, site.listing)
+            factors.append(site.factor(reference, aligned(own), own))
+    axes = axes_of(len(site.out_shape))
+    return site.piece(site.out_shape, axes, aligned(site.shape(0)), factors)
+
+
+@immutable
+class RealPower:
+    """A power with known real exponents as a partial."""
+
+    exponents: tuple[float, ...]
+    shape: tuple[int, ...]
+
+    def __call__(self, x: Array) -> Array:
+        """x**n."""
+        return power(x, np.reshape(self.exponents, self.shape))
+
+
 @defrule("abs")
 def _abs(site: Site, i: int, k: int) -> list[Piece]:
     """|x|: 1 for x >= 0, else -1, as JAX has it; for complex z, d|z| = Re(conj(z) / |z| dz)."""
@@ -379,7 +422,6 @@ def _by_jvp(site: Site, i: int, k: int) -> list[Piece]:
 
 #: Elementwise primitives whose derivative JAX defines and a formula here would only repeat.
 for _name in (
-    "pow",
     "cbrt",
     "erf_inv",
     "lgamma",

@@ -1,0 +1,128 @@
+"""Powers whose exponents are known integers or halves of some, as products and roots.
+
+XLA's CPU compiler evaluates a general power one number at a time, in tens of nanoseconds; of known
+exponents it rewrites 1/2, 1, 2 and 3.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+__all__ = ["are_halves", "exponents_of", "power", "product_form", "slope"]
+
+#: Largest absolute exponent that is written as products: each of them rounds.
+MOST = 8.0
+#: Most exponents of an array that are looked at.
+MOST_EXPONENTS = 1 << 12
+#: Most different exponents of an array: each of its entries is raised to all of them.
+MOST_DIFFERENT = 8
+#: Floating-point numbers that are not rounded more coarsely than a power is.
+DTYPES = frozenset({np.dtype(np.float32), np.dtype(np.float64)})
+
+
+def are_halves(exponents: np.ndarray) -> bool:
+    """Whether these are few different integers and halves of integers, none of them large."""
+    if exponents.dtype not in DTYPES or not 0 < exponents.size <= MOST_EXPONENTS:
+        return False
+    halves = (np.abs(exponents) <= MOST) & (2 * exponents == np.floor(2 * exponents))
+    return bool(halves.all()) and len(np.unique(exponents)) <= MOST_DIFFERENT
+
+
+def exponents_of(known: np.ndarray | None, dtype: Any) -> np.ndarray | None:
+    """Exponents by which a power is made of products and roots; None where it is not.
+
+    Args:
+        known: what is known of them.
+        dtype: of the power.
+
+    Returns:
+        One for each entry, or a single one, in that dtype.
+    """
+    if known is None or known.dtype.kind not in "iuf" or not known.size:
+        return None
+    first = known.ravel()[:1].reshape(())
+    found = np.asarray(first if (known == first).all() else known, dtype)
+    return found if are_halves(found) else None
+
+
+def product_form(exponents: np.ndarray) -> Callable[..., Any]:
+    """What computes a power with known exponents, from its base and these."""
+    return functools.partial(_of_base, exponents)
+
+
+def power(x: jax.Array, exponents: float | np.ndarray) -> jax.Array:
+    """x**exponents, by products and roots where these do."""
+    known = np.asarray(exponents, x.dtype)
+    if are_halves(known):
+        return _product(x, known)
+    return lax.pow(x, known if known.ndim else known[()])
+
+
+def slope(exponents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """n and n - 1 of the derivative n x**(n - 1), which is 0 x**0 for n = 0."""
+    return exponents, np.where(exponents == 0, 0, exponents - 1).astype(exponents.dtype)
+
+
+def _of_base(exponents: np.ndarray, x: jax.Array, given: Any) -> jax.Array:
+    del given
+    return _product(x, exponents)
+
+
+def _product(x: jax.Array, exponents: np.ndarray) -> jax.Array:
+    different = np.unique(exponents).tolist()
+    if len(different) == 1 and different[0].is_integer():
+        return _integer_power(x, int(different[0]))
+
+    shape = np.broadcast_shapes(x.shape, exponents.shape)
+
+    @jax.custom_jvp
+    def value(x: jax.Array) -> jax.Array:
+        powers = [_single_power(x, exponent) for exponent in different]
+        found = powers[0]
+        for exponent, other in zip(different[1:], powers[1:], strict=True):
+            chosen = np.broadcast_to(exponents == exponent, shape)
+            found = lax.select(chosen, *(jnp.broadcast_to(own, shape) for own in (other, found)))
+        return found
+
+    def along(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
+        # By this rule the derivative is finite where n > 1 and x is zero; a root has none there.
+        (x,), (tangent,) = primals, tangents
+        number, lower = slope(exponents)
+        return value(x), tangent * (number * power(x, lower))
+
+    value.defjvp(along)
+    return value(x)
+
+
+def _single_power(x: jax.Array, exponent: float) -> jax.Array:
+    if exponent.is_integer():
+        return _integer_power(x, int(exponent))
+    return _half_power(x, exponent)
+
+
+def _integer_power(x: jax.Array, exponent: int) -> jax.Array:
+    if exponent == 0:
+        return lax.full_like(x, 1)
+    return x if exponent == 1 else lax.integer_pow(x, exponent)
+
+
+def _half_power(x: jax.Array, exponent: float) -> jax.Array:
+    """A power with half an odd exponent; of infinities and zeros of both signs as `lax.pow`."""
+    # The root of minus infinity is none, but its powers are those of infinity.
+    infinity = x.dtype.type(np.inf)
+    base = lax.select(lax.eq(x, -infinity), lax.full_like(x, infinity), x)
+    whole = math.floor(abs(exponent))
+    found = lax.sqrt(base)
+    if whole:
+        found = lax.mul(base if whole == 1 else lax.integer_pow(base, whole), found)
+    if whole % 2 == 0:
+        found = lax.abs(found)  # of a negative zero too
+    return found if exponent > 0 else lax.div(x.dtype.type(1), found)
