@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from graphax_lapl import hessve, jacve, laplacian_ve, value_and_jacve
+from graphax_lapl import hessve, jacve, laplacian_ve, make_plan, value_and_jacve
+from graphax_lapl.program.instructions import CurvatureInstruction
 
 X = np.array([0.5, 1.3, 0.9, 2.0, 0.8])
 #: Zeros of both signs, negative numbers and what is not finite.
@@ -37,7 +38,9 @@ def has_powers(fun: Callable[..., Any], *args: Any) -> bool:
     return " power(" in jax.jit(fun).lower(*args).compile().as_text()
 
 
-@pytest.mark.parametrize("exponent", [0.5, 1.5, 2.5, -0.5, -1.5, -2.5, 2.0, 4.0, -2.0, 7.0, 0.7, 9.0])
+@pytest.mark.parametrize(
+    "exponent", [0.5, 1.5, 2.5, -0.5, -1.5, -2.5, 2.0, 4.0, -2.0, 7.0, 0.7, 9.0]
+)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_as_jax_at_special_numbers(exponent, dtype):
     x, tolerance = SPECIAL.astype(dtype), 1e-6 if dtype is np.float32 else 1e-14
@@ -84,7 +87,9 @@ def test_second_derivatives(name):
 
 
 @pytest.mark.parametrize("name", ["mixed", "integers", "stoichiometry"])
-@pytest.mark.parametrize("make", [np.asarray, jnp.asarray, lambda table: jnp.asarray(table)[..., ::-1]])
+@pytest.mark.parametrize(
+    "make", [np.asarray, jnp.asarray, lambda table: jnp.asarray(table)[..., ::-1]]
+)
 def test_no_entry_where_the_exponent_is_zero(name, make):
     table = make(TABLES[name])
     entries = jacve(lambda x: raised(x, table), sparse_representation=True)(X).to_bcoo()
@@ -95,6 +100,12 @@ def test_a_zero_base_has_slopes_where_the_power_has():
     x = np.zeros(4)
     found = jacve(lambda x: x ** np.array([0.0, 1.0, 2.0, 1.5]))(x)
     np.testing.assert_array_equal(found, np.diag([0.0, 1.0, 0.0, 0.0]))
+
+
+@pytest.mark.parametrize("exponent", [-3.0, 1.5, 0.7])
+def test_second_derivatives_are_pointwise(exponent):
+    plan = make_plan(lambda x: jnp.sum((x[1:] - x[:-1]) ** exponent), X, kind="laplacian")
+    assert not any(isinstance(i, CurvatureInstruction) for i in plan.program.instructions)
 
 
 def test_no_general_power_is_left():

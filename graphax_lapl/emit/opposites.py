@@ -25,9 +25,7 @@ PRODUCTS = frozenset({"div"})
 Opposite = Callable[[Number], Number | None]
 
 
-def unsigned(
-    name: str, options: str, operands: Sequence[Any], opposite: Opposite
-) -> Sequence[Any]:
+def unsigned(name: str, options: str, operands: Sequence[Any], opposite: Opposite) -> Sequence[Any]:
     """The operands of an even function of one number, without a sign that does not matter.
 
     Args:

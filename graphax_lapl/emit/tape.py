@@ -20,6 +20,7 @@ from .holding import BARRIERS_STAND
 from .kernels import written_apart
 from .nested_calls import held_for_calls
 from .numbers import BATCH, Numbers
+from .opposites import turned, unsigned
 from .recorded import (
     Number,
     Operation,
@@ -31,7 +32,6 @@ from .recorded import (
     kept_places,
     stored_places,
 )
-from .opposites import turned, unsigned
 from .settled import SUMS, operation_key, power, settled
 from .sines import Pair, sines_and_cosines_from
 from .stages import FEW_KERNELS, Staged, most_ready, staged

@@ -23,6 +23,7 @@ from ..edges.values import immutable
 from ..errors import NotDifferentiableError
 from .calls import CUSTOM_CALLS, INLINED_CALLS
 from .keys import equation_key
+from .known_powers import are_halves, exponents_of, product_form
 from .known_values import (
     MAX_KNOWN,
     MAX_KNOWN_FLOAT,
@@ -31,7 +32,6 @@ from .known_values import (
     moved_support,
     support_of_constant,
 )
-from .known_powers import are_halves, exponents_of, product_form
 from .listing import Atom, Constant, Equation, Listing, Variable, as_aval, scan_counts
 from .mutable_arrays import is_mutable, refuse_mutable_arrays
 from .numpy_values import moved, numpy_result

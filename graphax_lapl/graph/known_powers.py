@@ -67,7 +67,7 @@ def power(x: jax.Array, exponents: float | np.ndarray) -> jax.Array:
 
 
 def slope(exponents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """n and n - 1 of the derivative n x**(n - 1), which is 0 x**0 for n = 0."""
+    """N and n - 1 of the derivative n x**(n - 1), which is 0 x**0 for n = 0."""
     return exponents, np.where(exponents == 0, 0, exponents - 1).astype(exponents.dtype)
 
 

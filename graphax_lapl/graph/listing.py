@@ -222,7 +222,7 @@ class Listing:
         outputs: variables and constants returned.
         known: values known while planning (integers and masks, and what follows from them).
         support: for floating-point constants that hold zeros, where they do not.
-        exponents: of powers that products and roots give, by the result; one for all, or each its own.
+        exponents: by its result, of a power that products and roots give; one for all or for each.
         broadcasts: for variables that repeat another: that atom and the dimensions it fills.
         value_of: the atom that holds a variable's value; None where it has none.
         vertex_of: the variable whose vertex stands for a variable.

@@ -328,7 +328,8 @@ def _pow(site: Site, i: int, k: int) -> list[Piece]:
     if lower.any():
         fun = RealPower(tuple(lower.ravel().tolist()), lower.shape)
         name = f"x**{lower}" if not lower.ndim else "dpow"
-        power_ = Local(name, fun, (site.value(0),), np.broadcast_shapes(site.shape(0), lower.shape))
+        shape = np.broadcast_shapes(site.shape(0), lower.shape)
+        power_ = Local(name, fun, (site.value(0),), shape, "elementwise")
     if not exponents.ndim:
         return site.diagonal(0, power_, float(factor))
     factors = []
