@@ -341,18 +341,16 @@ class _Inliner:
         self, equation: Any, inputs: list[_Reference], output: int, shape: Sequence[int]
     ) -> None:
         """Note what is computed of constants that may be exponents."""
-        values = [
-            self.halves.get(reference.atom) if isinstance(reference.atom, int) else None
-            for reference in inputs
-        ]
-        if all(value is None for value in values):
+        if math.prod(shape) > MAX_KNOWN_FLOAT or all(r.atom not in self.halves for r in inputs):
             return
-        known = [
-            self.held(reference.atom) if value is None else value
-            for reference, value in zip(inputs, values, strict=True)
-        ]
-        if math.prod(shape) > MAX_KNOWN_FLOAT or any(value is None for value in known):
-            return
+        known = []
+        for reference in inputs:
+            held = self.held(reference.atom)
+            if held is None and isinstance(reference.atom, int):
+                held = self.halves.get(reference.atom)
+            if held is None:
+                return
+            known.append(held)
         found = numpy_result(equation.primitive.name, equation.params, known, shape)
         if found is not None and are_halves(found):
             self.halves[output] = found

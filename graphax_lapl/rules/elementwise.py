@@ -314,13 +314,13 @@ class Power:
 def _pow(site: Site, i: int, k: int) -> list[Piece]:
     """x**y: y x**(y - 1), a known factor times a power where y is known."""
     exponents = site.listing.exponents.get(site.equation.outputs[0])
-    number = site.uniform(1)
-    if i != 0 or site.inputs[0].is_complex or (number is None and exponents is None):
-        return _by_jvp(site, i, k)
     if exponents is None:
-        if not np.isfinite(number):
+        number = site.uniform(1)
+        if number is None or site.inputs[0].is_complex or not np.isfinite(number):
             return _by_jvp(site, i, k)
         exponents = np.asarray(number, np.float64)
+    if i != 0:
+        return _by_jvp(site, i, k)
     if not exponents.any():
         return []
     factor, lower = slope(exponents)
