@@ -7,7 +7,7 @@ import pytest
 from jax import lax
 
 from graphax_lapl import jacve, value_and_jacve
-from graphax_lapl.emit import held_rows, innermost, number_forms
+from graphax_lapl.emit import held_rows, innermost, number_forms, small_programs
 from graphax_lapl.emit.numbers import computed, run_numbers, split
 from graphax_lapl.emit.small_programs import BATCH
 from graphax_lapl.emit.tape import Tape, TooLong
@@ -530,6 +530,37 @@ def test_a_tape_that_is_full():
     assert x[1] * x[0] is first
     with pytest.raises(TooLong):
         x[0] + x[1]
+
+
+def price(x):
+    """A sum of terms of single numbers, all of which read what was computed before."""
+    total, scale = 0.0, x[0]
+    for k in range(1, 9):
+        root = jnp.sqrt(scale * scale + k * x[1] * x[1])
+        scale = jnp.exp(-root) * x[2] + jnp.log(root) / x[3]
+        total += scale * jax.lax.erf(root - scale) - x[2] * jax.lax.erf(root * x[3])
+    return total
+
+
+@pytest.mark.parametrize("samples", [None, BATCH])
+def test_formulas_of_single_numbers(samples, monkeypatch):
+    """They are in numbers although they are many, and repeated in kernels more often still."""
+    monkeypatch.setattr(number_forms, "MAX_REPEATED", 512)
+    monkeypatch.setattr(small_programs, "MAX_COMPUTED", 512)
+    recorded = []
+
+    def spy(closed, program, *rest):
+        recorded.append(len(program.tape))
+        return in_numbers(closed, program, *rest)
+
+    in_numbers = small_programs._in_numbers
+    monkeypatch.setattr(small_programs, "_in_numbers", spy)
+    over = (lambda g: g) if samples is None else jax.vmap
+    x = draw(40, 4) if samples is None else draw(40, samples, 4)
+
+    found = jax.jit(over(jacve(jax.grad(price))))(x)
+    np.testing.assert_allclose(found, over(jax.jacfwd(jax.grad(price)))(x), 1e-9, 1e-9)
+    assert min(recorded, default=0) > 512
 
 
 def stacked(x):

@@ -29,7 +29,7 @@ from .array_forms import (
 from .holding import BARRIERS_STAND
 from .joining import in_one_kernel, in_one_kernel_of_many, in_short_rows
 from .layers import is_layered
-from .numbers import BATCH, Numbers, called_by, computed, programs_called
+from .numbers import BATCH, Numbers, called_by, computed, equations_of, programs_called
 from .operations import is_known
 from .packing import FUSED, UNROLLED, is_selected
 from .stages import FEW_KERNELS
@@ -139,15 +139,21 @@ class RecordedProgram(NamedTuple):
     def _compiles_in_time(self, jaxpr: Any) -> bool:
         """Whether compiling takes no more than twice as long, or half of the kernels go away."""
         kernels, repeated = self.tape.kernels(self.results)
-        most = max(LITTLE, REPEATED_EACH * _equations(jaxpr))
-        return repeated <= most or KERNELS * kernels < _kernels(jaxpr)
+        most = max(LITTLE, REPEATED_EACH * equations_of(jaxpr))
+        in_time = repeated <= most or self._is_of_numbers(jaxpr)
+        return in_time or KERNELS * kernels < _kernels(jaxpr)
+
+    def _is_of_numbers(self, jaxpr: Any) -> bool:
+        """Whether arrays are hardly anything but single numbers, and compile no sooner."""
+        return self._recorded_once <= equations_of(jaxpr)
 
     def suits_few_samples(self, jaxpr: Any, samples: int) -> bool:
         """Whether a few samples wait for fewer kernels than those of a program on arrays."""
         repeated = self.operations
         if repeated > MAX_REPEATED and samples > 1:
             repeated = self.tape.written(self.results, samples)
-        return self._has_few_kernels(jaxpr) and repeated <= MAX_REPEATED
+        in_time = repeated <= MAX_REPEATED or (samples == 1 and self._is_of_numbers(jaxpr))
+        return in_time and self._has_few_kernels(jaxpr)
 
     def _has_few_kernels(self, jaxpr: Any) -> bool:
         """Whether XLA keeps not many more numbers than arrays, each in a kernel.
@@ -253,7 +259,7 @@ class RecordedProgram(NamedTuple):
 
         Outside of the cache it may not where arrays would pick and place many zeros.
         """
-        least, most = OPERATIONS_EACH * _equations(jaxpr), OPERATIONS_FOR_ONE * self.entries
+        least, most = OPERATIONS_EACH * equations_of(jaxpr), OPERATIONS_FOR_ONE * self.entries
         if not least <= self._recorded_once <= most:
             return False
         if is_full(self.results):
@@ -355,11 +361,6 @@ class RecordedProgram(NamedTuple):
     def _is_outside(self, samples: int, sines: bool) -> bool:
         """Whether selections are worth it for more entries, as they are outside of the cache."""
         return samples * self.entries > CACHED or (sines and self.entries <= UNROLLED)
-
-
-def _equations(jaxpr: Any) -> int:
-    """How many equations a program has, with those of what it calls."""
-    return len(jaxpr.eqns) + sum(map(_equations, programs_called(jaxpr)))
 
 
 def _kernels(jaxpr: Any) -> int:

@@ -32,6 +32,7 @@ __all__ = [
     "bind",
     "called_by",
     "computed",
+    "equations_of",
     "has_numbers",
     "in_a_row",
     "joined",
@@ -171,6 +172,11 @@ def programs_called(jaxpr: Any) -> list[Any]:
     """The jaxprs that a program's equations call."""
     found = (called_by(equation.primitive.name, equation.params) for equation in jaxpr.eqns)
     return [called.program.jaxpr for called in found if called is not None]
+
+
+def equations_of(jaxpr: Any) -> int:
+    """How many equations a program has, with those of what it calls."""
+    return len(jaxpr.eqns) + sum(map(equations_of, programs_called(jaxpr)))
 
 
 def computed(jaxpr: Any) -> int:

@@ -44,6 +44,7 @@ from .numbers import (
     Numbers,
     called_by,
     computed,
+    equations_of,
     has_numbers,
     programs_called,
     run_numbers,
@@ -59,6 +60,9 @@ __all__ = ["has_arrays", "has_plain_equations", "in_numbers", "is_long", "is_sma
 
 #: Most numbers that a program computes: each of them is an operation to compile.
 MAX_COMPUTED = 4096
+#: The same for each equation of a program of hardly anything but single numbers, which as it is
+#: takes as long to compile, and the most that is recorded in any case.
+COMPUTED_EACH, MAX_RECORDED = 2, 4 * MAX_COMPUTED
 #: Operations of edges up to which a single input is evaluated in hardly any kernels, and operations
 #: of a program up to which a GPU evaluates few samples, or layers with common weights, in numbers.
 LONG = 1536
@@ -83,7 +87,8 @@ Run = Callable[[Sequence[Any]], Any]
 
 def is_small_program(program: Program) -> bool:
     """Whether a program may be worth writing in numbers, as far as its instructions say."""
-    return _accumulated(program) <= MAX_COMPUTED and has_plain_equations(program)
+    most = _most_of(len(program.instructions))
+    return _accumulated(program) <= most and has_plain_equations(program)
 
 
 def is_long(program: Program) -> bool:
@@ -278,7 +283,14 @@ def _is_small(jaxpr: Any, samples: int) -> bool:
     results = sum(math.prod(atom.aval.shape) for atom in jaxpr.outvars)
     unsettled = UNSETTLED_WHERE_FEW if results <= FEW else UNSETTLED
     least = 0 if samples >= BATCH else 1
-    return not jaxpr.effects and least <= computed(jaxpr) <= unsettled * MAX_COMPUTED
+    return not jaxpr.effects and least <= computed(jaxpr) <= unsettled * _most_of(
+        equations_of(jaxpr)
+    )
+
+
+def _most_of(equations: int) -> int:
+    """Up to how many numbers so many equations may compute."""
+    return min(max(MAX_COMPUTED, COMPUTED_EACH * equations), MAX_RECORDED)
 
 
 def _may_be_staged(samples: int) -> bool:
@@ -305,7 +317,7 @@ def _stored(jaxpr: Any) -> int:
 def _recorded(closed: Any, own: Sequence[bool]) -> RecordedProgram | None:
     """One sample of a program number by number; None if too large."""
     jaxpr = closed.jaxpr
-    tape = Tape(MAX_COMPUTED)
+    tape = Tape(_most_of(equations_of(jaxpr)))
     given = [
         tape.input(variable.aval.shape, variable.aval.dtype, moves)
         for variable, moves in zip(jaxpr.invars, own, strict=True)
