@@ -96,6 +96,16 @@ def test_no_entry_where_the_exponent_is_zero(name, make):
     assert entries.nse == np.count_nonzero(np.asarray(table))
 
 
+def test_exponents_that_are_computed_of_constants():
+    table, weights = jnp.asarray(TABLES["mixed"]), jnp.asarray(X)
+
+    def fun(x):
+        return x ** (2.0 - jnp.reshape(table, (1, 5))[0]) + 2.5 * weights * x
+
+    assert not has_powers(jacve(fun), X)
+    np.testing.assert_allclose(jacve(fun)(X), jax.jacfwd(fun)(X), 1e-14)
+
+
 def test_a_zero_base_has_slopes_where_the_power_has():
     x = np.zeros(4)
     found = jacve(lambda x: x ** np.array([0.0, 1.0, 2.0, 1.5]))(x)

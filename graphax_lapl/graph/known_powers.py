@@ -67,7 +67,7 @@ def power(x: jax.Array, exponents: float | np.ndarray) -> jax.Array:
 
 
 def slope(exponents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """N and n - 1 of the derivative n x**(n - 1), which is 0 x**0 for n = 0."""
+    """Both n and n - 1 of the derivative n x**(n - 1), which is 0 x**0 for n = 0."""
     return exponents, np.where(exponents == 0, 0, exponents - 1).astype(exponents.dtype)
 
 
@@ -80,7 +80,6 @@ def _product(x: jax.Array, exponents: np.ndarray) -> jax.Array:
     different = np.unique(exponents).tolist()
     if len(different) == 1 and different[0].is_integer():
         return _integer_power(x, int(different[0]))
-
     shape = np.broadcast_shapes(x.shape, exponents.shape)
 
     @jax.custom_jvp
