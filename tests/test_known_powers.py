@@ -24,6 +24,7 @@ TABLES = {
     "one": np.full(5, 1.5),
     "nothing": np.zeros(5),
     "large": np.arange(9.0, 14.0),
+    "slopes that are large": np.array([[-8.0, 8, 1, 0, 2], [1, -8, 0, 2, 1]]),
 }
 
 

@@ -12,15 +12,13 @@ import numpy as np
 
 from .recorded import Number
 
-__all__ = ["EVEN", "turned", "unsigned"]
+__all__ = ["turned", "unsigned"]
 
 #: Functions of one number that are the same of its opposite, and that are the opposite. Sines and
 #: cosines are not among them: what several entries read of them goes through memory, which takes
 #: longer than each entry's own, inside of its kernel.
 EVEN = frozenset({"abs", "cosh"})
 ODD = frozenset(["tanh", "sinh", "asin", "atan", "asinh", "atanh", "erf", "erf_inv", "cbrt"])
-#: Operations on several numbers that are the opposite with the opposite of one of these.
-PRODUCTS = frozenset({"div"})
 
 Opposite = Callable[[Number], Number | None]
 
@@ -49,8 +47,8 @@ def turned(
     name: str, options: str, operands: Sequence[Any], opposite: Opposite
 ) -> Iterator[Sequence[Any]]:
     """Operands of which the same operation gives the opposite; arguments as there."""
-    odd = name in ODD or (name == "integer_pow" and int(options) % 2 == 1)
-    if odd or name in PRODUCTS:
+    # A quotient is odd in both operands. Products are too, but sharing them saves nothing.
+    if name == "div" or name in ODD or (name == "integer_pow" and int(options) % 2 == 1):
         for k, operand in enumerate(operands):
             found = opposite(operand) if _is_real(operand) else None
             if found is not None:

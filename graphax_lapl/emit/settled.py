@@ -11,7 +11,7 @@ from jax import lax
 
 from .recorded import Number
 
-__all__ = ["SUMS", "key_of", "operation_key", "power", "settled"]
+__all__ = ["SUMS", "operation_key", "power", "settled"]
 
 #: Operations on known numbers that are carried out at once: positions are compared by them.
 COMPARISONS: dict[str, Callable[..., Any]] = {
@@ -54,7 +54,7 @@ def settled(name: str, operands: Sequence[Any]) -> Any:
     return None
 
 
-def key_of(operand: Any) -> Any:
+def _key_of(operand: Any) -> Any:
     """What makes two operands the same; zeros of both signs differ."""
     if isinstance(operand, Number):
         return operand.place
@@ -64,7 +64,7 @@ def key_of(operand: Any) -> Any:
 
 def operation_key(name: str, options: str, operands: Sequence[Any]) -> tuple[Any, ...]:
     """What makes two operations the same."""
-    keys = [key_of(operand) for operand in operands]
+    keys = [_key_of(operand) for operand in operands]
     if name in COMMUTATIVE:
         keys.sort(key=repr)
     return (name, options, *keys)

@@ -87,7 +87,7 @@ Run = Callable[[Sequence[Any]], Any]
 
 def is_small_program(program: Program) -> bool:
     """Whether a program may be worth writing in numbers, as far as its instructions say."""
-    most = _most_of(len(program.instructions))
+    most = _most_computed(len(program.instructions))
     return _accumulated(program) <= most and has_plain_equations(program)
 
 
@@ -283,12 +283,11 @@ def _is_small(jaxpr: Any, samples: int) -> bool:
     results = sum(math.prod(atom.aval.shape) for atom in jaxpr.outvars)
     unsettled = UNSETTLED_WHERE_FEW if results <= FEW else UNSETTLED
     least = 0 if samples >= BATCH else 1
-    return not jaxpr.effects and least <= computed(jaxpr) <= unsettled * _most_of(
-        equations_of(jaxpr)
-    )
+    most = unsettled * _most_computed(equations_of(jaxpr))
+    return not jaxpr.effects and least <= computed(jaxpr) <= most
 
 
-def _most_of(equations: int) -> int:
+def _most_computed(equations: int) -> int:
     """Up to how many numbers so many equations may compute."""
     return min(max(MAX_COMPUTED, COMPUTED_EACH * equations), MAX_RECORDED)
 
@@ -317,7 +316,7 @@ def _stored(jaxpr: Any) -> int:
 def _recorded(closed: Any, own: Sequence[bool]) -> RecordedProgram | None:
     """One sample of a program number by number; None if too large."""
     jaxpr = closed.jaxpr
-    tape = Tape(_most_of(equations_of(jaxpr)))
+    tape = Tape(_most_computed(equations_of(jaxpr)))
     given = [
         tape.input(variable.aval.shape, variable.aval.dtype, moves)
         for variable, moves in zip(jaxpr.invars, own, strict=True)

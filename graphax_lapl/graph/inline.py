@@ -23,11 +23,10 @@ from ..edges.values import immutable
 from ..errors import NotDifferentiableError
 from .calls import CUSTOM_CALLS, INLINED_CALLS
 from .keys import equation_key
-from .known_powers import are_halves, exponents_of, product_form
+from .known_powers import Exponents, product_form
 from .known_values import (
     MAX_KNOWN,
     MAX_KNOWN_FLOAT,
-    concrete_floats,
     known_constant,
     moved_support,
     support_of_constant,
@@ -113,8 +112,7 @@ class _Inliner:
         self.callers: tuple[Any, ...] = ()
         # Known floating-point arrays that are repeated: the listing keeps the smaller array.
         self.repeated: dict[int, np.ndarray] = {}
-        # Floating-point constants that may be exponents, and what is computed of these.
-        self.halves: dict[int, np.ndarray] = {}
+        self.exponents = Exponents(self.held)
         # For variables after a function with its own rule: the one that its value moves with.
         self.shadows: dict[int, Atom] = {}
 
@@ -258,8 +256,9 @@ class _Inliner:
                 support = moved_support(equation, supports, outputs[0].shape, which)
                 if support is not None:
                     self.listing.support[found[0]] = support
-            if still and len(found) == 1 and self.halves:
-                self.note_halves(equation, inputs, found[0], outputs[0].shape)
+            if still and len(found) == 1:
+                atoms = [reference.atom for reference in inputs]
+                self.exponents.note_result(equation, atoms, found[0], outputs[0].shape)
             if name == "broadcast_in_dim" and len(inputs) == 1:
                 dimensions = tuple(equation.params["broadcast_dimensions"])
                 self.listing.broadcasts[found[0]] = (inputs[0].atom, dimensions)
@@ -327,33 +326,12 @@ class _Inliner:
         """What computes an equation sooner than its primitive does."""
         if equation.primitive.name != "pow":
             return None
-        atom = inputs[1].atom
-        known = self.held(atom)
-        if known is None and isinstance(atom, int):
-            known = self.halves.get(atom)
-        exponents = exponents_of(known, equation.outvars[0].aval.dtype)
+        dtype = equation.outvars[0].aval.dtype
+        exponents = self.exponents.of(inputs[1].atom, dtype)
         if exponents is None:
             return None
         self.listing.exponents[outputs[0]] = exponents
         return product_form(exponents)
-
-    def note_halves(
-        self, equation: Any, inputs: list[_Reference], output: int, shape: Sequence[int]
-    ) -> None:
-        """Note what is computed of constants that may be exponents."""
-        if math.prod(shape) > MAX_KNOWN_FLOAT or all(r.atom not in self.halves for r in inputs):
-            return
-        known = []
-        for reference in inputs:
-            held = self.held(reference.atom)
-            if held is None and isinstance(reference.atom, int):
-                held = self.halves.get(reference.atom)
-            if held is None:
-                return
-            known.append(held)
-        found = numpy_result(equation.primitive.name, equation.params, known, shape)
-        if found is not None and are_halves(found):
-            self.halves[output] = found
 
     def moving(self, atom: Atom) -> Atom:
         """The atom that the value of `atom` moves with."""
@@ -546,9 +524,8 @@ def flatten_jaxpr(
         support = None if is_mutable(variable) else support_of_constant(value)
         if support is not None:
             listing.support[new] = support
-        exponents = None if is_mutable(variable) or known is not None else concrete_floats(value)
-        if exponents is not None and are_halves(exponents):
-            inliner.halves[new] = exponents
+        if not is_mutable(variable):
+            inliner.exponents.note_constant(new, value)
         references.append(_Reference(new))
     for variable, moves in zip(closed.jaxpr.invars, differentiated, strict=True):
         new = listing.new(_type_of(variable.aval))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -16,7 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-__all__ = ["are_halves", "exponents_of", "power", "product_form", "slope"]
+from .known_values import MAX_KNOWN_FLOAT, concrete_floats
+from .listing import Atom
+from .numpy_values import numpy_result
+
+__all__ = ["Exponents", "lowered", "power", "product_form"]
 
 #: Largest absolute exponent that is written as products: each of them rounds.
 MOST = 8.0
@@ -28,29 +32,64 @@ MOST_DIFFERENT = 8
 DTYPES = frozenset({np.dtype(np.float32), np.dtype(np.float64)})
 
 
-def are_halves(exponents: np.ndarray) -> bool:
+class Exponents:
+    """Floating-point constants that may be exponents, and what is computed of these."""
+
+    def __init__(self, held: Callable[[Atom], np.ndarray | None]) -> None:
+        """Begin without constants; `held` finds the values that are known in any case."""
+        self._held = held
+        self._halves: dict[Atom, np.ndarray] = {}
+
+    def note_constant(self, variable: int, value: Any) -> None:
+        """Note a constant of the trace."""
+        found = concrete_floats(value)
+        if found is not None and _are_halves(found):
+            self._halves[variable] = found
+
+    def note_result(
+        self, equation: Any, operands: Sequence[Atom], output: int, shape: Sequence[int]
+    ) -> None:
+        """Note what an equation computes of noted constants and of known values alone."""
+        if math.prod(shape) > MAX_KNOWN_FLOAT or self._halves.keys().isdisjoint(operands):
+            return
+        values = []
+        for atom in operands:
+            value = self._value(atom)
+            if value is None:
+                return
+            values.append(value)
+        found = numpy_result(equation.primitive.name, equation.params, values, shape)
+        if found is not None and _are_halves(found):
+            self._halves[output] = found
+
+    def of(self, atom: Atom, dtype: Any) -> np.ndarray | None:
+        """Exponents by which a power is made of products and roots; None where it is not.
+
+        Args:
+            atom: the second operand of the power.
+            dtype: of the power.
+
+        Returns:
+            One for each entry, or a single one, in that dtype.
+        """
+        known = self._value(atom)
+        if known is None or known.dtype.kind not in "iuf" or not known.size:
+            return None
+        first = known.ravel()[:1].reshape(())
+        found = np.asarray(first if (known == first).all() else known, dtype)
+        return found if _are_halves(found) else None
+
+    def _value(self, atom: Atom) -> np.ndarray | None:
+        held = self._held(atom)
+        return self._halves.get(atom) if held is None else held
+
+
+def _are_halves(exponents: np.ndarray) -> bool:
     """Whether these are few different integers and halves of integers, none of them large."""
     if exponents.dtype not in DTYPES or not 0 < exponents.size <= MOST_EXPONENTS:
         return False
     halves = (np.abs(exponents) <= MOST) & (2 * exponents == np.floor(2 * exponents))
     return bool(halves.all()) and len(np.unique(exponents)) <= MOST_DIFFERENT
-
-
-def exponents_of(known: np.ndarray | None, dtype: Any) -> np.ndarray | None:
-    """Exponents by which a power is made of products and roots; None where it is not.
-
-    Args:
-        known: what is known of them.
-        dtype: of the power.
-
-    Returns:
-        One for each entry, or a single one, in that dtype.
-    """
-    if known is None or known.dtype.kind not in "iuf" or not known.size:
-        return None
-    first = known.ravel()[:1].reshape(())
-    found = np.asarray(first if (known == first).all() else known, dtype)
-    return found if are_halves(found) else None
 
 
 def product_form(exponents: np.ndarray) -> Callable[..., Any]:
@@ -61,14 +100,14 @@ def product_form(exponents: np.ndarray) -> Callable[..., Any]:
 def power(x: jax.Array, exponents: float | np.ndarray) -> jax.Array:
     """x**exponents, by products and roots where these do."""
     known = np.asarray(exponents, x.dtype)
-    if are_halves(known):
+    if _are_halves(known):
         return _product(x, known)
     return lax.pow(x, known if known.ndim else known[()])
 
 
-def slope(exponents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Both n and n - 1 of the derivative n x**(n - 1), which is 0 x**0 for n = 0."""
-    return exponents, np.where(exponents == 0, 0, exponents - 1).astype(exponents.dtype)
+def lowered(exponents: np.ndarray) -> np.ndarray:
+    """The exponents n - 1 of derivatives n x**(n - 1), which is 0 x**0 for n = 0."""
+    return np.where(exponents == 0, 0, exponents - 1).astype(exponents.dtype)
 
 
 def _of_base(exponents: np.ndarray, x: jax.Array, given: Any) -> jax.Array:
@@ -94,8 +133,7 @@ def _product(x: jax.Array, exponents: np.ndarray) -> jax.Array:
     def along(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
         # By this rule the derivative is finite where n > 1 and x is zero; a root has none there.
         (x,), (tangent,) = primals, tangents
-        number, lower = slope(exponents)
-        return value(x), tangent * (number * power(x, lower))
+        return value(x), tangent * (exponents * power(x, lowered(exponents)))
 
     value.defjvp(along)
     return value(x)

@@ -19,7 +19,7 @@ from jax import Array, lax
 
 from ..edges.maps import from_values
 from ..edges.values import immutable
-from ..graph.known_powers import power, slope
+from ..graph.known_powers import lowered, power
 from ..graph.listing import Atom, Equation, Listing
 from .registry import RULES, defrule
 from .site import Known, Local, Piece, Reference, Site, aligned, axes_of, shape_of
@@ -310,20 +310,24 @@ class Power:
         return lax.integer_pow(x, self.exponent)
 
 
+def _known_exponents(site: Site) -> np.ndarray | None:
+    """Real exponents of a power: one for each entry, or a single one; None where not known."""
+    found = site.listing.exponents.get(site.equation.outputs[0])
+    if found is not None or site.inputs[0].is_complex:
+        return found
+    number = site.uniform(1)
+    return None if number is None or not np.isfinite(number) else np.asarray(number, np.float64)
+
+
 @defrule("pow")
 def _pow(site: Site, i: int, k: int) -> list[Piece]:
     """x**y: y x**(y - 1), a known factor times a power where y is known."""
-    exponents = site.listing.exponents.get(site.equation.outputs[0])
-    if exponents is None:
-        number = site.uniform(1)
-        if number is None or site.inputs[0].is_complex or not np.isfinite(number):
-            return _by_jvp(site, i, k)
-        exponents = np.asarray(number, np.float64)
-    if i != 0:
+    exponents = _known_exponents(site)
+    if i != 0 or exponents is None:
         return _by_jvp(site, i, k)
     if not exponents.any():
         return []
-    factor, lower = slope(exponents)
+    lower = lowered(exponents)
     power_ = None
     if lower.any():
         fun = RealPower(tuple(lower.ravel().tolist()), lower.shape)
@@ -331,9 +335,9 @@ def _pow(site: Site, i: int, k: int) -> list[Piece]:
         shape = np.broadcast_shapes(site.shape(0), lower.shape)
         power_ = Local(name, fun, (site.value(0),), shape, "elementwise")
     if not exponents.ndim:
-        return site.diagonal(0, power_, float(factor))
+        return site.diagonal(0, power_, float(exponents))
     factors = []
-    for reference in (Known(factor), power_):
+    for reference in (Known(exponents), power_):
         if reference is not None:
             own = shape_of(reference, site.listing)
             factors.append(site.factor(reference, aligned(own), own))
