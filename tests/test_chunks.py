@@ -156,7 +156,7 @@ def test_on_several_devices_a_batch_is_evaluated_at_once(monkeypatch):
 def test_all_samples_of_all_chunks(chunk):
     x, y = jnp.arange(10.0), jnp.float64(2.0)
     types = {"sum": jax.ShapeDtypeStruct((), x.dtype)}
-    run = in_chunks(lambda inputs: {"sum": inputs[0] + inputs[1]}, types, (True, False), 10, chunk)
+    run = in_chunks(lambda given: {"sum": given[0] + given[1]}, types, (True, False), 10, chunk)
     np.testing.assert_array_equal(run([x, y])["sum"], x + 2.0)
 
 
@@ -261,7 +261,7 @@ def test_how_many_samples_are_evaluated_at_once():
 
 def test_the_place_of_a_chunk_has_no_sign():
     types = [jax.ShapeDtypeStruct((), jnp.float64)]
-    run = in_chunks(lambda inputs: [jnp.sum(inputs[0])], types, [True], 10, 4)
+    run = in_chunks(lambda inputs: [jnp.sum(inputs[0], axis=1)], types, [True], 10, 4)
     x = draw(7, 10, 3)
     assert "select_n" not in str(jax.make_jaxpr(run)([x]))
     compare(run([x]), [jnp.sum(x, axis=1)])

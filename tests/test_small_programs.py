@@ -553,8 +553,9 @@ def test_formulas_of_single_numbers(samples, monkeypatch):
         recorded.append(len(program.tape))
         return in_numbers(closed, program, *rest)
 
-    in_numbers = small_programs._in_numbers
-    monkeypatch.setattr(small_programs, "_in_numbers", spy)
+    name = "_of_one" if samples is None else "_of_samples"
+    in_numbers = getattr(small_programs, name)
+    monkeypatch.setattr(small_programs, name, spy)
     over = (lambda g: g) if samples is None else jax.vmap
     x = draw(40, 4) if samples is None else draw(40, samples, 4)
 

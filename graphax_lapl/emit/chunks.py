@@ -24,19 +24,18 @@ def can_be_in_chunks() -> bool:
 
 
 def in_chunks(form: Run, types: Any, own: Sequence[bool], size: int, chunk: int) -> Run:
-    """A function of one sample as one of a batch, a chunk after the other.
+    """A function of a chunk as one of a batch, a chunk after the other.
 
     Args:
-        form: of a list of arrays, returning a tree of arrays.
-        types: shapes and dtypes of these.
+        form: of a list of arrays, returning a tree of arrays, with an axis of samples in front.
+        types: shapes and dtypes of the results of one sample.
         own: for each of its arguments whether every sample has its own.
         size: number of samples.
         chunk: of these in a chunk, at most `size`. The last chunk begins early enough to be whole.
     """
-    batched = jax.vmap(form, ([0 if moves else None for moves in own],))
 
     def part(inputs: Sequence[Any], start: Any) -> Any:
-        return batched(
+        return form(
             [
                 lax.dynamic_slice_in_dim(x, start, chunk) if moves else x
                 for x, moves in zip(inputs, own, strict=True)
@@ -78,6 +77,9 @@ def chunked_where_large(run: Run, types: Any, samples: Callable[[Sequence[bool],
     def rule(size: Any, own: Sequence[bool], inputs: Sequence[Any]) -> Any:
         # `jax.export` knows symbols too.
         chunk = samples(own, size) if isinstance(size, int) else 0
-        return in_chunks(run, types, own, size, chunk)(inputs) if 0 < chunk < size else None
+        if not 0 < chunk < size:
+            return None
+        batched = jax.vmap(run, ([0 if moves else None for moves in own],))
+        return in_chunks(batched, types, own, size, chunk)(inputs)
 
     return batched_first(rule, run, run, types)

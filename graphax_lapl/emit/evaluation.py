@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from jax import lax
 
@@ -13,7 +14,7 @@ from ..program.regions import SINES
 from .holding import held, linear_barrier
 from .numbers import Numbers, split
 from .placed import filled
-from .recorded import Operation, computed_of, read
+from .recorded import Number, Operation, computed_of, read
 from .sines import Pair
 from .stages import Stage, Staged, called
 
@@ -38,6 +39,8 @@ class Evaluation(NamedTuple):
         stages: in which all is evaluated, if in any.
         samples: evaluated at once.
         keeps_axes: whether numbers keep an axis.
+        own: for each input whether every sample has its own, where inputs have the axis of samples;
+            None where they are those of one sample.
     """
 
     given: Sequence[range]
@@ -49,9 +52,14 @@ class Evaluation(NamedTuple):
     stages: Staged | None
     samples: int
     keeps_axes: bool
+    own: Sequence[bool] | None = None
 
     def run(self, results: Sequence[Numbers], inputs: Sequence[Any]) -> list[Numbers]:
-        """The results, as arrays without axes of one sample."""
+        """The results, as arrays without axes of one sample.
+
+        Of inputs with the axis of samples, results have it where samples differ in them. `jax.vmap`
+        would give them the same, but takes several times as long to trace an operation.
+        """
         arrays = dict(enumerate(inputs))
         values: dict[int, Any] = {}
         for stage in self.stages.stages if self.stages else ():
@@ -61,8 +69,8 @@ class Evaluation(NamedTuple):
         if self.keeps_axes:
             wanted = [number for numbers in results for number in computed_of(numbers.ravel())]
             # Once for each: equal entries are the same array.
-            places = dict.fromkeys(number.place for number in wanted)
-            values.update({place: lax.reshape(values[place], ()) for place in places})
+            places = {number.place: self._lead(number) for number in wanted}
+            values.update({place: lax.reshape(values[place], s) for place, s in places.items()})
         return [
             filled(numbers.shape, (read(number, values) for number in numbers.ravel()))
             for numbers in results
@@ -70,31 +78,52 @@ class Evaluation(NamedTuple):
 
     def _compute(self, places: Iterable[int], values: dict[int, Any]) -> None:
         """Evaluates operations, and adds what they result in to the values."""
-        in_memory = _held_batch if self.samples > 1 else linear_barrier
+        in_memory = _held_batch if self.samples > 1 and self.own is None else linear_barrier
+        both = self._sines if self.own is None else jax.vmap(self._sines)
         pairs: dict[int, Pair] = {}
         for place in places:
             operation = self.operations[place]
             operands = [read(operand, values) for operand in operation.operands]
             if self.keeps_axes:
                 operands = [_with_axis(x) for x in operands]
+            if self.own is not None and any(n.moves for n in computed_of(operation.operands)):
+                operands = self._spread(operation.operands, operands)
             if place in self.apart:
                 argument = operation.operands[0].place
                 if argument not in pairs:
                     group = self.together[argument]
-                    found = self.sines_and_cosines([values[own] for own in group])
+                    found = both([values[own] for own in group])
                     pairs.update(zip(group, found, strict=True))
                 values[place] = pairs[argument][SINES.index(operation.name)]
                 continue
             value = operation.call(*operands)
             values[place] = in_memory(value) if place in self.memory else value
 
+    def _sines(self, arguments: Sequence[Any]) -> list[Pair]:
+        return [*self.sines_and_cosines(arguments)]
+
+    def _lead(self, number: Number) -> tuple[int, ...]:
+        """The axes of a number."""
+        return () if self.own is None or not number.moves else (self.samples,)
+
+    def _spread(self, numbers: Sequence[Any], values: Sequence[Any]) -> list[Any]:
+        """The values of an operation's operands, all of them with the axis of samples."""
+        return [
+            value
+            if isinstance(number, Number) and number.moves
+            else lax.broadcast(value, (self.samples,))
+            for number, value in zip(numbers, values, strict=True)
+        ]
+
     def _split(self, arrays: Mapping[int, Any]) -> dict[int, Any]:
         """The numbers of some of the inputs, by their places."""
-        return {
-            place: lax.reshape(number, (1,)) if self.keeps_axes else number
-            for k, array in arrays.items()
-            for place, number in zip(self.given[k], split(array).ravel(), strict=True)
-        }
+        found: dict[int, Any] = {}
+        for k, array in arrays.items():
+            steps = int(self.own is not None and self.own[k])
+            for place, number in zip(self.given[k], split(array, steps).ravel(), strict=True):
+                own = lax.reshape(number, (*number.shape, 1)) if self.keeps_axes else number
+                found[place] = own
+        return found
 
     def _called(
         self, stage: Stage, arrays: Mapping[int, Any], values: Mapping[int, Any]

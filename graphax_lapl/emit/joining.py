@@ -10,7 +10,7 @@ from jax import lax
 
 from ..program.fusion import CACHED, UNBOUNDED
 from .arrays import promoted
-from .holding import BARRIERS_STAND, held
+from .holding import BARRIERS_STAND, held, linear_barrier
 from .layers import by_layers, is_layered
 from .numbers import Numbers, joined
 from .packing import (
@@ -29,6 +29,7 @@ __all__ = [
     "in_digits",
     "in_one_kernel",
     "in_one_kernel_of_many",
+    "in_parts",
     "in_short_rows",
 ]
 
@@ -37,6 +38,8 @@ __all__ = [
 SHARED_BY_LONG, SHARED_BY_SHORT = 16, 96
 #: Most entries of a whole batch then: a copy of more takes longer than what it saves.
 COPIED = 8 * CACHED
+#: Kernels that write one array of a single input whose entries are made of much.
+PARTS = 3
 #: Least entries where rows select: fewer are written as soon by one kernel.
 WORTH_A_COPY = CACHED // 2
 
@@ -47,6 +50,20 @@ def in_digits(numbers: Numbers) -> Any:
     places = tuple(range(numbers.size))
     packed = by_digits(places, numbers.size, promoted(values), rows_of(numbers))
     return lax.reshape(packed, numbers.shape)
+
+
+def in_parts(numbers: Numbers) -> Any:
+    """The same in a few parts, each in memory before; whole rows where these are enough."""
+    rows = rows_of(numbers)
+    size = (
+        -(-rows // PARTS) * (numbers.size // rows) if rows >= PARTS else -(-numbers.size // PARTS)
+    )
+    flat = numbers.ravel()
+    parts = [in_digits(flat[k : k + size]) for k in range(0, numbers.size, size)]
+    if len(parts) == 1:
+        return in_digits(numbers)
+    whole = lax.concatenate([linear_barrier(part) for part in promoted(parts)], 0)
+    return lax.reshape(whole, numbers.shape)
 
 
 def in_one_kernel(numbers: Numbers) -> Any:

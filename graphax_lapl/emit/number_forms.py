@@ -27,7 +27,14 @@ from .array_forms import (
     is_full,
 )
 from .holding import BARRIERS_STAND
-from .joining import in_one_kernel, in_one_kernel_of_many, in_short_rows
+from .joining import (
+    PARTS,
+    in_digits,
+    in_one_kernel,
+    in_one_kernel_of_many,
+    in_parts,
+    in_short_rows,
+)
 from .layers import is_layered
 from .numbers import BATCH, Numbers, called_by, computed, equations_of, programs_called
 from .operations import is_known
@@ -52,6 +59,10 @@ MAX_REPEATED = 6144
 #: The same for each equation of the arrays' program, which takes XLA as long as four of them, and
 #: operations that it compiles in no time.
 REPEATED_EACH, LITTLE = 9, 1024
+#: Operations that XLA writes into kernels from which on those of a single input are compiled in
+#: half of the time in parts: LLVM takes more than twice as long for twice as many, and compiles
+#: several kernels at once.
+MUCH_IN_ONE = 400
 #: Of all results: most dear numbers where entries select theirs.
 DEAR_SHARE = 0.5
 #: Operations that entries of a row share, for every entry, from which on branches write rows: what
@@ -94,7 +105,7 @@ REPEATED_FOR_FEW = 3072
 WIDE_PRODUCTS = 8192
 #: Bytes of an array from which on XLA's runtime hands kernels that wait for nothing to a second
 #: thread, unless they are few.
-THREADED = 512
+THREADED, FLOAT = 512, 4
 #: Nanoseconds of all operations from which on kernels are worth running on several threads.
 STAGED_TIME = 100_000.0
 #: Samples from which on they are many where results are so many numbers that none is a kernel.
@@ -344,6 +355,18 @@ class RecordedProgram(NamedTuple):
                 operations=None if self.are_few(samples) or sines else self.operations,
             )
         return functools.partial(in_short_rows, others=others) if rows else others
+
+    def join_one(self) -> Callable[[Numbers], Any]:
+        """How an array of a single input is put together.
+
+        Memory for parts is no more to allocate where kernels have some in any case.
+        """
+        apart = self.tape.kernels_apart(self.results)
+        kernels = apart + PARTS * len(self.results)
+        small = all(numbers.size * FLOAT <= THREADED for numbers in self.results)
+        if apart == 0 or self.operations < MUCH_IN_ONE or not (small or kernels <= FEW_KERNELS):
+            return in_digits
+        return in_parts
 
     def has_sines_inside(self, samples: int, stored: int) -> bool:
         """Whether sines of many samples are evaluated in the kernel that reads them."""

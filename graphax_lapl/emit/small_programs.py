@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -37,7 +37,7 @@ from .chunks import can_be_in_chunks, in_chunks
 from .gpu_batches import PLATFORMS, Batch, is_gpu, of_one, suits_gpus
 from .holding import BARRIERS_STAND
 from .innermost import batched_first, with_rule
-from .joining import before_its_place, in_digits
+from .joining import before_its_place
 from .number_forms import FEW, RecordedProgram
 from .numbers import (
     BATCH,
@@ -51,7 +51,7 @@ from .numbers import (
 )
 from .operations import is_known
 from .packing import in_rows
-from .placed import OutOfBounds
+from .placed import OutOfBounds, filled
 from .scaled_columns import ScaledColumns, scaled_columns
 from .sines import Pair, by_library
 from .tape import SMALL, Tape, TooLong
@@ -174,22 +174,22 @@ def in_numbers(
     traced = functools.lru_cache(maxsize=4)(functools.partial(_traced, plain))
 
     def single(inputs: Sequence[Any]) -> Any:
-        closed, structure = traced(_types(inputs, [False] * len(inputs)), _precision())
+        closed, structure, again = traced(_types(inputs, [False] * len(inputs)), _precision())
         small = _is_small(closed.jaxpr, 1)
         recorded = _recorded(closed, [True] * len(inputs)) if small else None
         if recorded is None or not recorded.suits_single_input(closed.jaxpr):
             return (one or run)(inputs)
-        numbers = _structured(_in_numbers(closed, recorded, 1, 1, in_digits), structure)
+        numbers = _structured(_of_one(closed, recorded), structure)
         forms = _for_gpus(closed, recorded, structure, [True] * len(inputs), 1)
         on_gpus = {platform: of_one(form) for platform, form in forms.items()}
-        return lax.platform_dependent(inputs, cpu=numbers, default=run, **on_gpus)
+        return lax.platform_dependent(inputs, cpu=numbers, default=again, **on_gpus)
 
     def many(size: Any, own: Sequence[bool], inputs: Sequence[Any]) -> Any:
         axes = ([0 if moves else None for moves in own],)
         call, staged = None, False
         few = isinstance(size, int) and size < BATCH
         if isinstance(size, int) and (arrays or not few or _may_be_staged(size)):  # symbols, too
-            closed, structure = traced(_types(inputs, own), _precision())
+            closed, structure, _ = traced(_types(inputs, own), _precision())
             recorded = _recorded(closed, own) if _is_small(closed.jaxpr, size) else None
             if recorded is not None:
                 recorded = recorded.for_samples(closed.jaxpr, size)
@@ -221,13 +221,15 @@ def in_numbers(
                 sines = by_library if inside else None
                 at_once = rows and chunk == size
                 columns = not (few or rows or inside) and chunk == size
-                form = _in_numbers(closed, recorded, chunk, size, join, at_once, sines, columns)
+                form = _of_samples(
+                    closed, recorded, own, chunk, size, join, at_once, sines, columns
+                )
                 forms = (form, jaxpr_as_fun(closed))
                 numbers, other = (_structured(form, structure) for form in forms)
-                cpu = in_chunks(numbers, types, own, size, chunk) if chunk < size else None
+                cpu = in_chunks(numbers, types, own, size, chunk) if chunk < size else numbers
                 call = functools.partial(
                     lax.platform_dependent,
-                    cpu=cpu or jax.vmap(numbers, axes),
+                    cpu=cpu,
                     default=jax.vmap(other, axes),
                     **on_gpus,
                 )
@@ -251,11 +253,24 @@ def _precision() -> Any:
     return jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
 
 
-def _traced(plain: Run, types: Sequence[jax.ShapeDtypeStruct], precision: Any) -> tuple[Any, Any]:
-    """A program's equations, and the tree of its results; `precision` is that of products."""
+class _Traced(NamedTuple):
+    """A program's equations, the tree of its results, and a call of it that is not traced again."""
+
+    closed: Any
+    structure: Any
+    again: Run
+
+
+def _traced(plain: Run, types: Sequence[jax.ShapeDtypeStruct], precision: Any) -> _Traced:
+    """What is traced of a program; `precision` is that of products."""
     del precision
-    closed, shapes = jax.make_jaxpr(plain, return_shape=True)([*types])
-    return closed, jax.tree.structure(shapes)
+
+    @jax.jit
+    def program(inputs: Sequence[Any]) -> Any:
+        return plain(inputs)
+
+    traced = program.trace([*types])
+    return _Traced(traced.jaxpr, jax.tree.structure(traced.out_info), program)
 
 
 def _structured(form: Callable[..., Sequence[Any]], structure: Any) -> Run:
@@ -327,19 +342,32 @@ def _recorded(closed: Any, own: Sequence[bool]) -> RecordedProgram | None:
         return None
 
 
-def _in_numbers(
+def _of_one(closed: Any, recorded: RecordedProgram) -> Callable[..., list[Any]]:
+    """What is recorded as a function of the arrays of a single input."""
+    program, join = recorded.tape.program(recorded.results, 1, 1), recorded.join_one()
+
+    def arrays(*inputs: Any) -> list[Any]:
+        found = zip(program(inputs), closed.jaxpr.outvars, strict=True)
+        return [_array(numbers, atom.aval.dtype, join) for numbers, atom in found]
+
+    return arrays
+
+
+def _of_samples(
     closed: Any,
     recorded: RecordedProgram,
+    own: Sequence[bool],
     chunk: int,
     size: int,
     join: Callable[[Numbers], Any],
-    rows: bool = False,
-    sines: Callable[[Any], Pair] | None = None,
-    columns: bool = False,
+    rows: bool,
+    sines: Callable[[Any], Pair] | None,
+    columns: bool,
 ) -> Callable[..., list[Any]]:
     """What is recorded as a function of arrays, for chunks of a batch of some size.
 
-    With `columns`, matrices of scaled columns are multiplied with their tables.
+    Arrays have an axis of samples in front; inputs do where every sample has its `own`. With
+    `columns`, matrices of scaled columns are multiplied with their tables.
     """
     tape, results = recorded.tape, recorded.results
     scaled: list[ScaledColumns | None] = [None] * len(results)
@@ -347,20 +375,56 @@ def _in_numbers(
         operations = {operation.place: operation for operation in tape.needed(results)[0]}
         scaled = [scaled_columns(operations, numbers) for numbers in results]
     wanted = [own.numbers if own else n for own, n in zip(scaled, results, strict=True)]
-    program = tape.program(wanted, chunk, size, rows, sines)
+    program = tape.program(wanted, chunk, size, rows, sines, own)
 
-    def array(numbers: Numbers, dtype: Any, own: ScaledColumns | None) -> Any:
-        if own:
-            return lax.convert_element_type(own.array(numbers), dtype)
-        if all(is_known(number) for number in numbers.ravel()):
-            return jnp.asarray(numbers.astype(dtype))
-        return lax.convert_element_type(join(numbers), dtype)
+    def array(numbers: Numbers, values: Numbers, dtype: Any, own: ScaledColumns | None) -> Any:
+        of_one = functools.partial(_array, dtype=dtype, join=own.array if own else join)
+        return _over_samples(of_one, numbers, values, chunk)
 
     def arrays(*inputs: Any) -> list[Any]:
-        found = zip(program(inputs), closed.jaxpr.outvars, scaled, strict=True)
-        return [array(numbers, atom.aval.dtype, own) for numbers, atom, own in found]
+        found = zip(wanted, program(inputs), closed.jaxpr.outvars, scaled, strict=True)
+        return [array(n, values, atom.aval.dtype, own) for n, values, atom, own in found]
 
     return arrays
+
+
+def _array(numbers: Numbers, dtype: Any, join: Callable[[Numbers], Any]) -> Any:
+    """The array of numbers, which are known or arrays without axes."""
+    if all(is_known(number) for number in numbers.ravel()):
+        return jnp.asarray(numbers.astype(dtype))
+    return lax.convert_element_type(join(numbers), dtype)
+
+
+def _over_samples(
+    of_one: Callable[[Numbers], Any], numbers: Numbers, values: Numbers, samples: int
+) -> Any:
+    """The array of numbers for each sample; those that move have the samples along an axis.
+
+    Args:
+        of_one: makes an array of the numbers of one sample.
+        numbers: recorded ones, or known.
+        values: what they are.
+        samples: of the batch.
+    """
+    # Equal entries are the same array in there, too.
+    pairs = zip(numbers.ravel(), values.ravel(), strict=True)
+    moving = {n.place: x for n, x in pairs if not is_known(n) and n.moves}
+
+    def one(moved: dict[int, Any]) -> Any:
+        return of_one(
+            filled(
+                numbers.shape,
+                iter(
+                    value if is_known(number) else moved.get(number.place, value)
+                    for number, value in zip(numbers.ravel(), values.ravel(), strict=True)
+                ),
+            )
+        )
+
+    if moving:
+        return jax.vmap(one)(moving)
+    found = one({})
+    return jnp.broadcast_to(found, (samples, *found.shape))
 
 
 def _for_gpus(

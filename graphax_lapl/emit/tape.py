@@ -331,6 +331,7 @@ class Tape:
         all_samples: int,
         rows: bool = False,
         sines: Callable[[Any], Pair] | None = None,
+        own: Sequence[bool] | None = None,
     ) -> Callable[[Sequence[Any]], list[Numbers]]:
         """What computes the results from the inputs, for a batch of so many samples.
 
@@ -343,6 +344,8 @@ class Tape:
             rows: what branches of kernels write (see `branches_of`).
             sines: evaluates a sine and its cosine where they are read; without it they are in
                 memory where they are many, those that wait for none of each other together.
+            own: for each input whether every sample has its own, where inputs and results have an
+                axis of samples; without it they are those of one sample.
         """
         needed, wanted, joined = self.needed(results)
         found = {operation.place for operation in needed if operation.is_sine}
@@ -369,6 +372,7 @@ class Tape:
             stages,
             samples,
             keeps_axes,
+            own,
         )
         return functools.partial(evaluation.run, results)
 
