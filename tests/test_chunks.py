@@ -10,7 +10,7 @@ from jax import lax
 
 from graphax_lapl import hessian_diagonal, jacve, laplacian_ve, value_and_jacve
 from graphax_lapl.api import emission
-from graphax_lapl.emit import small_programs, tape
+from graphax_lapl.emit import chunk_sizes, small_programs
 from graphax_lapl.emit.chunks import in_chunks
 from graphax_lapl.emit.small_programs import BATCH
 from graphax_lapl.program import at_once
@@ -70,9 +70,9 @@ def test_a_batch_of_numbers(size):
 @pytest.fixture
 def packed_in_chunks(one_device, monkeypatch):
     """Joined results are evaluated in chunks whatever is held for them."""
-    monkeypatch.setattr(tape, "BARRIERS_STAND", True)
-    monkeypatch.setattr(tape, "CACHED", 1 << 14)
-    monkeypatch.setattr(tape, "AT_ONCE", 0.0)
+    monkeypatch.setattr(chunk_sizes, "BARRIERS_STAND", True)
+    monkeypatch.setattr(chunk_sizes, "CACHED", 1 << 14)
+    monkeypatch.setattr(chunk_sizes, "AT_ONCE", 0.0)
 
 
 @pytest.mark.slow
@@ -87,15 +87,15 @@ def test_results_that_are_joined(monkeypatch):
         return has_loop(fun, angles)
 
     assert not is_in_chunks()
-    monkeypatch.setattr(tape, "BARRIERS_STAND", True)
-    monkeypatch.setattr(tape, "AT_ONCE", 0.5)
+    monkeypatch.setattr(chunk_sizes, "BARRIERS_STAND", True)
+    monkeypatch.setattr(chunk_sizes, "AT_ONCE", 0.5)
     assert not is_in_chunks()  # inside of the cache
-    monkeypatch.setattr(tape, "CACHED", 1 << 14)
+    monkeypatch.setattr(chunk_sizes, "CACHED", 1 << 14)
     assert is_in_chunks()
-    monkeypatch.setattr(tape, "BARRIERS_STAND", False)
+    monkeypatch.setattr(chunk_sizes, "BARRIERS_STAND", False)
     assert not is_in_chunks()
-    monkeypatch.setattr(tape, "BARRIERS_STAND", True)
-    monkeypatch.setattr(tape, "AT_ONCE", 2.0)
+    monkeypatch.setattr(chunk_sizes, "BARRIERS_STAND", True)
+    monkeypatch.setattr(chunk_sizes, "AT_ONCE", 2.0)
     assert not is_in_chunks()
 
 

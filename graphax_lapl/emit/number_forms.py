@@ -41,6 +41,7 @@ from .operations import is_known
 from .packing import FUSED, UNROLLED, is_selected
 from .stages import FEW_KERNELS
 from .tape import Tape
+from .threads import Kernels, size_on_one_thread
 from .unvectorised import unvectorised
 
 __all__ = ["FEW", "RecordedProgram"]
@@ -187,15 +188,16 @@ class RecordedProgram(NamedTuple):
         if not tape.has_few(results):
             in_time = samples >= BATCH or self.operations <= MAX_REPEATED
             suits = in_time and self._has_few_kernels(jaxpr)
-            return self._many_from(MANY_BATCH) if suits else self
+            return self.many_from(MANY_BATCH) if suits else self
         if not BARRIERS_STAND or not BATCH <= samples < SINES_SIZE or not tape.kernels(results)[0]:
             return self
         each = sum(expression_of([o.name]).nanoseconds for o in tape.needed(results)[0])
-        staged = self._many_from(max(BATCH, int(STAGED_TIME / max(1.0, each))))
+        staged = self.many_from(max(BATCH, int(STAGED_TIME / max(1.0, each))))
         suits = staged.are_few(samples) and staged.tape.stages(results, samples) is not None
         return staged if suits and staged.suits_few_samples(jaxpr, samples) else self
 
-    def _many_from(self, samples: int) -> RecordedProgram:
+    def many_from(self, samples: int) -> RecordedProgram:
+        """The same, with so many samples being many."""
         return RecordedProgram(self.tape.many_from(samples), self.results)
 
     def are_few(self, samples: int) -> bool:
@@ -367,6 +369,19 @@ class RecordedProgram(NamedTuple):
         if apart == 0 or self.operations < MUCH_IN_ONE or not (small or kernels <= FEW_KERNELS):
             return in_digits
         return in_parts
+
+    def size_on_one_thread(self, samples: int, rows: bool) -> int:
+        """How many samples of a small batch are evaluated at once, so that no thread is woken.
+
+        Before `BARRIERS_STAND` a chunk's arrays are joined before they are written in their place.
+        """
+        if not BARRIERS_STAND and any(numbers.size > 1 for numbers in self.results):
+            return samples
+        outside = self._is_outside(samples, sines=False)
+        selected = self._may_select() and any(is_selected(n, outside) for n in self.results)
+        return size_on_one_thread(
+            Kernels(self.tape, self.results, samples, rows), samples, selected and not rows
+        )
 
     def has_sines_inside(self, samples: int, stored: int) -> bool:
         """Whether sines of many samples are evaluated in the kernel that reads them."""

@@ -45,6 +45,7 @@ __all__ = [
     "packed",
     "piled",
     "rows_of",
+    "selections_of",
     "stacked",
     "unpiled",
 ]
@@ -309,6 +310,13 @@ def is_selected(numbers: Numbers, outside: bool) -> bool:
     if columns > FUSED:
         return (outside or is_padded(total)) and selections + rows <= MAX_SELECTIONS
     return max(rows, columns) <= FUSED and outside
+
+
+def selections_of(numbers: Numbers) -> int:
+    """How many selections there are where every entry of a matrix selects its own."""
+    total, columns = numbers.size, numbers.shape[-1] if numbers.ndim > 1 else 1
+    rows = numbers.reshape((total // columns, columns))
+    return sum((len(_equal(row)) - 1) * columns for row in rows) + (len(rows) - 1) * total
 
 
 def by_selection(numbers: Numbers, outside: bool) -> Any:

@@ -33,6 +33,7 @@ from ..program.instructions import (
     RowHessianInstruction,
 )
 from ..program.timings import IN_MEMORY
+from .chunk_sizes import chunk_size
 from .chunks import can_be_in_chunks, in_chunks
 from .gpu_batches import PLATFORMS, Batch, is_gpu, of_one, suits_gpus
 from .holding import BARRIERS_STAND
@@ -213,7 +214,10 @@ def in_numbers(
                 inside = recorded.has_sines_inside(size, stored)
                 rows = not (few or inside) and recorded.has_shared_rows(size)
                 if can_be_in_chunks() and not inside:
-                    chunk = recorded.tape.chunk(recorded.results, size, BATCH, rows, stored)
+                    chunk = chunk_size(recorded.tape, recorded.results, size, BATCH, rows, stored)
+                if can_be_in_chunks() and chunk == size >= BATCH and not inside:
+                    chunk = recorded.size_on_one_thread(size, rows)
+                    recorded = recorded if chunk == size else recorded.many_from(chunk)
             if recorded is not None and (arrays or staged or inside or chunk < size):
                 # A chunk's numbers are in the cache, and its loop runs on one core.
                 in_parts = in_rows if BARRIERS_STAND else before_its_place

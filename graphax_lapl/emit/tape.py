@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from jax import lax
 
-from ..program.fusion import CACHED, HOLDING, UNBOUNDED, Fusion, Step
+from ..program.fusion import HOLDING, UNBOUNDED, Fusion, Step
 from ..program.sines import SINES_SIZE
 from ..program.timings import KERNEL, UNVECTORISED, expression_of, timed_as
 from .evaluation import Evaluation
@@ -39,19 +39,6 @@ from .unvectorised import held_for_vectors
 
 __all__ = ["Tape", "TooLong"]
 
-#: Of the results: what more is held without evaluating samples in chunks, and what a chunk takes.
-HELD_SHARE = 0.25
-CHUNK_SHARE = 1 / 7
-#: Of what XLA keeps, and of the results: what more is held, beside sines, without a few chunks.
-KEPT_SHARE = 0.75
-CHOSEN_SHARE = 0.2
-CHUNKS = 3
-#: Chunks that a batch whose results are joined is worth: fewer save less than a loop costs.
-FAR = 8
-#: Of results and inputs: what is in memory where a large batch of joined results is evaluated at
-#: once, and of results where most of it are sines.
-AT_ONCE = 2.0
-SINES_AT_ONCE = 0.5
 #: Bytes of an array up to which XLA's runtime hands no kernel to another thread.
 SMALL = 512
 #: Nanoseconds of holding a number of few samples where all kernels run on one thread, most numbers
@@ -169,73 +156,6 @@ class Tape:
         self.numbers.append(Number(self, len(self.numbers), dtype, moves))
         return self.numbers[-1]
 
-    def chunk(
-        self,
-        results: Sequence[Numbers],
-        samples: int,
-        least: int,
-        rows: bool = False,
-        stored: int = 0,
-    ) -> int:
-        """How many of so many samples are best evaluated at once, so that little is held.
-
-        XLA keeps dear numbers and results of products by itself, whoever writes the program; what
-        is held beside these is ours. Where it is more, and much in comparison with the results, a
-        chunk is so large that it fits into the cache, and that its numbers are a fraction of all
-        results. Where it is less, but more than shares of both, a few chunks do. Arrays that are
-        joined from numbers are written sooner in chunks that fit into the cache, where these are
-        many. Before `BARRIERS_STAND` what is held is a kernel more in each chunk: other batches
-        that are joined, or outside of the cache, are then evaluated at once.
-
-        Where all results are joined, one kernel for each array evaluates most of what it needs by
-        itself, and a loop over chunks runs on one core: they are evaluated in chunks only where
-        rows are written from much that is in memory, outside of the cache and since
-        `BARRIERS_STAND`, or where most of it are sines, which JAX does not keep.
-
-        Args:
-            results: numbers.
-            samples: of the batch.
-            least: samples in a chunk.
-            rows: what branches of kernels write (see `branches_of`).
-            stored: numbers that products and sums of arrays write, where a program has arrays.
-        """
-        needed, wanted, joined = self.needed(results)
-        apart = self._apart(needed, samples)
-        readers = Counter(number.place for o in needed for number in computed_of(o.operands))
-        kept = sum(readers[o.place] > 1 and expression_of([o.name]).kept for o in needed)
-        everything = sum(numbers.size for numbers in results)
-        packed = sum(numbers.size for numbers in results if numbers.size > 1)
-        if joined.issuperset(wanted):
-            held = self._worth_holding(needed, wanted, joined, results, samples, apart, rows)
-            stays = kept + stored + len(apart | held)
-            large = BARRIERS_STAND and stays > AT_ONCE * (everything + self.inputs)
-            outside = samples * everything > CACHED
-            sines = len(apart) > kept + stored and stays > SINES_AT_ONCE * everything
-            if not rows or not ((large and outside) or sines):
-                return samples
-        worth_holding = functools.partial(
-            self._worth_holding, needed, wanted, joined, results, apart=apart, holding=CHUNK_HOLDING
-        )
-        held = worth_holding(samples)
-        together = len(apart | held) + kept + packed + everything
-        # Fewer numbers are worth a pass through memory outside of the cache: what a chunk holds.
-        inside = min(samples, max(least, CACHED // together))
-        chosen = len(worth_holding(inside) - apart)
-        if len(apart | held) > max(kept + stored, HELD_SHARE * everything):
-            chunk = min(CACHED // together, int(CHUNK_SHARE * samples * everything / together))
-        elif chosen <= max(stored, CHOSEN_SHARE * everything):
-            return samples
-        elif joined and FAR * inside <= samples:
-            chunk = inside
-        elif chosen > KEPT_SHARE * kept + stored and (
-            BARRIERS_STAND or (not joined and inside == samples)
-        ):
-            chunk = min(inside, -(-samples // CHUNKS))
-        else:
-            return samples
-        chunks = max(1, min(-(-samples // max(1, chunk)), samples // least))
-        return -(-samples // chunks)
-
     def has_sines_inside(
         self,
         results: Sequence[Numbers],
@@ -266,7 +186,7 @@ class Tape:
         branches = branches_of(results, rows)
         if evaluations_of(needed, wanted, branches, sines) > len(sines):
             return False
-        return not self._worth_holding(needed, wanted, joined, results, samples, sines, rows)
+        return not self.worth_holding(needed, wanted, joined, results, samples, sines, rows)
 
     def kernels(self, results: Sequence[Numbers]) -> tuple[int, int]:
         """What XLA makes of the results for one sample.
@@ -320,7 +240,7 @@ class Tape:
         needed.reverse()
         return needed, wanted, joined
 
-    def _apart(self, operations: Sequence[Operation], samples: int) -> set[int]:
+    def apart(self, operations: Sequence[Operation], samples: int) -> set[int]:
         """Sines and cosines that are evaluated together for a batch of so many samples."""
         return {o.place for o in operations if o.is_sine} if samples >= SINES_SIZE else set()
 
@@ -349,7 +269,7 @@ class Tape:
         """
         needed, wanted, joined = self.needed(results)
         found = {operation.place for operation in needed if operation.is_sine}
-        apart = found if sines else self._apart(needed, all_samples)
+        apart = found if sines else self.apart(needed, all_samples)
         holding = HOLDING if samples == all_samples else CHUNK_HOLDING
         memory, stages = (
             (frozenset[int](), None)  # one kernel evaluates everything once
@@ -398,7 +318,7 @@ class Tape:
         holding: float = HOLDING,
     ) -> tuple[Collection[int], Staged | None]:
         """What is written to memory, and the stages in which few samples are evaluated."""
-        memory = self._worth_holding(needed, wanted, joined, results, samples, apart, rows, holding)
+        memory = self.worth_holding(needed, wanted, joined, results, samples, apart, rows, holding)
         kept = kept_places(needed, results, rows, apart)
         are_few = 1 < samples < self.batch
         memory |= held_for_calls(needed, wanted, kept.union(apart, memory), are_few)
@@ -461,7 +381,7 @@ class Tape:
             if numbers
         )
 
-    def _worth_holding(
+    def worth_holding(
         self,
         operations: Sequence[Operation],
         wanted: Sequence[int],
@@ -472,6 +392,18 @@ class Tape:
         rows: bool = False,
         holding: float = HOLDING,
     ) -> set[int]:
+        """Places of what is worth writing to memory, beside what XLA keeps.
+
+        Args:
+            operations: all that are needed, in order.
+            wanted: places of the results' numbers.
+            joined: those of them that are in arrays.
+            results: numbers.
+            samples: evaluated at once.
+            apart: places of the sines that are evaluated together.
+            rows: what branches of kernels write (see `branches_of`).
+            holding: nanoseconds of holding a number.
+        """
         moves = [number.moves for number in self.numbers]
         # Where all is one kernel nothing is kept; where some is, most dear numbers are, but those
         # that are worth a kernel for being vectorised.
