@@ -60,9 +60,8 @@ MAX_REPEATED = 6144
 #: The same for each equation of the arrays' program, which takes XLA as long as four of them, and
 #: operations that it compiles in no time.
 REPEATED_EACH, LITTLE = 9, 1024
-#: Operations that XLA writes into kernels from which on those of a single input are compiled in
-#: half of the time in parts: LLVM takes more than twice as long for twice as many, and compiles
-#: several kernels at once.
+#: Operations of a kernel from which on a single input's is compiled in half of the time in parts:
+#: LLVM takes more than twice as long for twice as many, and XLA compiles several kernels at once.
 MUCH_IN_ONE = 400
 #: Of all results: most dear numbers where entries select theirs.
 DEAR_SHARE = 0.5
@@ -361,14 +360,15 @@ class RecordedProgram(NamedTuple):
     def join_one(self) -> Callable[[Numbers], Any]:
         """How an array of a single input is put together.
 
-        Memory for parts is no more to allocate where kernels have some in any case.
+        Memory for parts is no more to allocate where kernels have some in any case, and dear
+        numbers that parts share are evaluated once.
         """
-        apart = self.tape.kernels_apart(self.results)
-        kernels = apart + PARTS * len(self.results)
+        apart, arrays = self.tape.kernels_apart(self.results), len(self.results)
+        kept, operations = self.tape.kernels(self.results)
         small = all(numbers.size * FLOAT <= THREADED for numbers in self.results)
-        if apart == 0 or self.operations < MUCH_IN_ONE or not (small or kernels <= FEW_KERNELS):
-            return in_digits
-        return in_parts
+        in_turn = small or apart + PARTS * arrays <= FEW_KERNELS
+        much = operations >= MUCH_IN_ONE * arrays
+        return in_parts if (apart or kept) and much and in_turn else in_digits
 
     def size_on_one_thread(self, samples: int, rows: bool) -> int:
         """How many samples of a small batch are evaluated at once, so that no thread is woken.
