@@ -54,7 +54,7 @@ class Exponents:
             return
         values = []
         for atom in operands:
-            value = self._value(atom)
+            value = self.value(atom)
             if value is None:
                 return
             values.append(value)
@@ -72,14 +72,15 @@ class Exponents:
         Returns:
             One for each entry, or a single one, in that dtype.
         """
-        known = self._value(atom)
+        known = self.value(atom)
         if known is None or known.dtype.kind not in "iuf" or not known.size:
             return None
         first = known.ravel()[:1].reshape(())
         found = np.asarray(first if (known == first).all() else known, dtype)
         return found if _are_halves(found) else None
 
-    def _value(self, atom: Atom) -> np.ndarray | None:
+    def value(self, atom: Atom) -> np.ndarray | None:
+        """What is known of an atom."""
         held = self._held(atom)
         return self._halves.get(atom) if held is None else held
 

@@ -25,6 +25,7 @@ from jax.extend import source_info_util
 
 from ..errors import InvalidArgumentError, InvalidTypeError
 from .meshes import automatic, explicit_mesh, holds_explicit_axes
+from .powers_in_bodies import with_known_powers
 
 __all__ = [
     "Traced",
@@ -305,7 +306,9 @@ def _trace(
         seen["n_out"] = len(outputs)
         return [leaf for _, leaf in outputs] + aux_arrays
 
-    closed = jax.make_jaxpr(_named_after(fun, flat_fun, args, keys, origins))(*leaves)
+    closed = with_known_powers(
+        jax.make_jaxpr(_named_after(fun, flat_fun, args, keys, origins))(*leaves)
+    )
     types = [variable.aval for variable in (*closed.jaxpr.constvars, *closed.jaxpr.invars)]
     _check_sizes(types, name)
     for k, variable in enumerate(closed.jaxpr.outvars[: seen["n_out"]]):
