@@ -41,7 +41,7 @@ from .operations import is_known
 from .packing import FUSED, UNROLLED, is_selected
 from .stages import FEW_KERNELS
 from .tape import Tape
-from .threads import Kernels, size_on_one_thread
+from .threads import ONE_THREAD, Kernels, size_on_one_thread
 from .unvectorised import unvectorised
 
 __all__ = ["FEW", "RecordedProgram"]
@@ -376,6 +376,10 @@ class RecordedProgram(NamedTuple):
         Before `BARRIERS_STAND` a chunk's arrays are joined before they are written in their place.
         """
         if not BARRIERS_STAND and any(numbers.size > 1 for numbers in self.results):
+            return samples
+        needed, _, _ = self.tape.needed(self.results)
+        each = sum(expression_of([operation.name]).nanoseconds for operation in needed)
+        if samples * each > ONE_THREAD:
             return samples
         outside = self._is_outside(samples, sines=False)
         selected = self._may_select() and any(is_selected(n, outside) for n in self.results)

@@ -84,6 +84,10 @@ class Tape:
         self._given: list[range] = []
         self._operations: list[Operation] = []
         self._known: dict[Any, Number] = {}
+        # What was found out of results that were asked for; they are told by id, and stay alive.
+        self._needs: dict[Any, tuple[list[Operation], list[int], set[int]]] = {}
+        self._holds: dict[Any, set[int]] = {}
+        self._asked: list[Sequence[Numbers]] = []
 
     def __len__(self) -> int:
         return len(self._operations)
@@ -228,6 +232,15 @@ class Tape:
 
     def needed(self, results: Sequence[Numbers]) -> tuple[list[Operation], list[int], set[int]]:
         """The operations that results need, and the places of these, and of those in arrays."""
+        key = (len(self._operations), *map(id, results))
+        if key not in self._needs:
+            self._asked.append(results)
+            self._needs[key] = self._find_needed(results)
+        return self._needs[key]
+
+    def _find_needed(
+        self, results: Sequence[Numbers]
+    ) -> tuple[list[Operation], list[int], set[int]]:
         wanted = [number.place for numbers in results for number in computed_of(numbers.ravel())]
         arrays = [numbers for numbers in results if numbers.size > 1]
         joined = {number.place for numbers in arrays for number in computed_of(numbers.ravel())}
@@ -404,6 +417,26 @@ class Tape:
             rows: what branches of kernels write (see `branches_of`).
             holding: nanoseconds of holding a number.
         """
+        told = (len(self._operations), *map(id, results))
+        key = (told, samples, self.batch, frozenset(apart), rows, holding)
+        if key not in self._holds:
+            self._asked.append(results)
+            self._holds[key] = self._find_held(
+                operations, wanted, joined, results, samples, apart, rows, holding
+            )
+        return set(self._holds[key])
+
+    def _find_held(
+        self,
+        operations: Sequence[Operation],
+        wanted: Sequence[int],
+        joined: Collection[int],
+        results: Sequence[Numbers],
+        samples: int,
+        apart: Collection[int],
+        rows: bool,
+        holding: float,
+    ) -> set[int]:
         moves = [number.moves for number in self.numbers]
         # Where all is one kernel nothing is kept; where some is, most dear numbers are, but those
         # that are worth a kernel for being vectorised.

@@ -20,7 +20,7 @@ from .packing import FUSED, selections_of
 from .recorded import computed_of, kept_places
 from .tape import Tape
 
-__all__ = ["Kernel", "Kernels", "size_on_one_thread"]
+__all__ = ["ONE_THREAD", "Kernel", "Kernels", "size_on_one_thread"]
 
 #: Units of work and bytes from which on a kernel is handed to a second thread, and units of a byte.
 UNITS, BYTES, UNITS_OF_A_BYTE = 200_000, 1 << 19, 10
