@@ -17,6 +17,10 @@ def draw(seed, *shape):
     return jax.random.uniform(jax.random.key(seed), shape, jnp.float64, 0.3, 1.2)
 
 
+def never(numbers):
+    return False
+
+
 def recording(numbers, common=0):
     """A tape with some inputs, the last of them common to all samples, and what records on it."""
     tape = Tape()
@@ -38,7 +42,7 @@ def test_operations_and_bytes_are_counted():
     tape, (a, b, c), apply = recording(2, 1)
     root = apply("sqrt", a)
     total = apply("add", apply("mul", root, c), apply("mul", b, apply("add", c, c)))
-    (kernel,) = kernels_of(tape, [total]).of_results(selected=False)
+    (kernel,) = kernels_of(tape, [total]).of_results(never)
     # Both inputs are read and the sum is written; what samples share is read and computed once.
     assert kernel[:3] == (3, 1, 12)
 
@@ -46,8 +50,17 @@ def test_operations_and_bytes_are_counted():
 def test_equal_entries_are_evaluated_once():
     tape, (a, b), apply = recording(2)
     product = apply("mul", a, b)
-    (kernel,) = kernels_of(tape, [product, apply("add", product, a), product]).of_results(False)
+    (kernel,) = kernels_of(tape, [product, apply("add", product, a), product]).of_results(never)
     assert kernel[:3] == (2, 0, 20)
+
+
+def test_selections_are_operations():
+    tape, (a, b), apply = recording(2)
+    entries = [a, b, apply("mul", a, b), a, a, b]
+    arrays = [filled((2, 3), iter(entries))]
+    (kernel,) = Kernels(tape, arrays, 512, False).of_results(lambda numbers: True)
+    # In rows of three, two and one other than the first; and one row of two.
+    assert kernel.operations == 1 + (2 + 1) * 3 + 6
 
 
 def test_stretches_are_rows_of_a_chunk():
@@ -83,8 +96,8 @@ class Given:
     def before_results(self):
         return self.before
 
-    def of_results(self, selected):
-        assert not selected
+    def of_results(self, selects):
+        assert not selects(self.results[0])
         return [self.result]
 
     def of_stretches(self):
@@ -95,21 +108,21 @@ MUCH, LITTLE = Kernel(400, 0, 12, 10.0), Kernel(1, 0, 8, 1.0)
 
 
 def test_the_fewest_chunks_that_are_not_divided():
-    assert size_on_one_thread(Given([LITTLE], MUCH), 512, False) == 256
+    assert size_on_one_thread(Given([LITTLE], MUCH), 512, never) == 256
     # A number before the results is divided from 385 samples on, a stretch of these from 193 on.
-    assert size_on_one_thread(Given([MUCH], MUCH), 1200, False) == 300
+    assert size_on_one_thread(Given([MUCH], MUCH), 1200, never) == 300
     wide = Kernel(640, 0, 40, 10.0)
-    assert size_on_one_thread(Given([LITTLE], MUCH, wide), 512, False) == 171
+    assert size_on_one_thread(Given([LITTLE], MUCH, wide), 512, never) == 171
 
 
 def test_what_is_evaluated_at_once():
-    assert size_on_one_thread(Given([], LITTLE), 512, False) == 512  # nobody divides it
-    assert size_on_one_thread(Given([], MUCH), 384, False) == 384
+    assert size_on_one_thread(Given([], LITTLE), 512, never) == 512  # nobody divides it
+    assert size_on_one_thread(Given([], MUCH), 384, never) == 384
     long = MUCH._replace(nanoseconds=100.0)
-    assert size_on_one_thread(Given([], long), 512, False) == 512
-    assert size_on_one_thread(Given([], MUCH, entries=80), 512, False) == 512
+    assert size_on_one_thread(Given([], long), 512, never) == 512
+    assert size_on_one_thread(Given([], MUCH, entries=80), 512, never) == 512
     large = Kernel(100_000, 0, 8, 1.0)
-    assert size_on_one_thread(Given([large], MUCH), 512, False) == 512  # divided in any chunk
+    assert size_on_one_thread(Given([large], MUCH), 512, never) == 512  # divided in any chunk
 
 
 def layered(x):
@@ -127,8 +140,8 @@ def sizes(monkeypatch):
     """What is evaluated at once, for each batch that the rule is asked about."""
     found = []
 
-    def spy(kernels, samples, selected):
-        found.append((samples, size_on_one_thread(kernels, samples, selected)))
+    def spy(kernels, samples, selects):
+        found.append((samples, size_on_one_thread(kernels, samples, selects)))
         return found[-1][1]
 
     monkeypatch.setattr(small_programs, "can_be_in_chunks", lambda: True)

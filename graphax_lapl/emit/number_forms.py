@@ -382,10 +382,14 @@ class RecordedProgram(NamedTuple):
         if samples * each > ONE_THREAD:
             return samples
         outside = self._is_outside(samples, sines=False)
-        selected = self._may_select() and any(is_selected(n, outside) for n in self.results)
-        return size_on_one_thread(
-            Kernels(self.tape, self.results, samples, rows), samples, selected and not rows
-        )
+        least = WIDE if self.are_few(samples) else 0
+
+        def selects(numbers: Numbers) -> bool:
+            wide = numbers.ndim > 1 and numbers.shape[-1] >= least
+            return wide and not rows and self._may_select() and is_selected(numbers, outside)
+
+        kernels = Kernels(self.tape, self.results, samples, rows)
+        return size_on_one_thread(kernels, samples, selects)
 
     def has_sines_inside(self, samples: int, stored: int) -> bool:
         """Whether sines of many samples are evaluated in the kernel that reads them."""

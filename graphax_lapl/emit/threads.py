@@ -9,7 +9,7 @@ written in their place, which it never divides, and a chunk has less to divide.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -89,10 +89,10 @@ class Kernels:
         """Those that write what is in memory."""
         return [self._writing([place]) for place in self.memory]
 
-    def of_results(self, selected: bool) -> list[Kernel]:
-        """Those that write the results, entries of matrices selecting theirs or not."""
+    def of_results(self, selects: Callable[[Numbers], bool]) -> list[Kernel]:
+        """Those that write the results; `selects` says of which the entries select theirs."""
         return [
-            self._writing_numbers(numbers, selections_of(numbers) if selected else 0)
+            self._writing_numbers(numbers, selections_of(numbers) if selects(numbers) else 0)
             for numbers in self.results
         ]
 
@@ -134,13 +134,13 @@ class Kernels:
         return Kernel(plain, dear, moved, nanoseconds)
 
 
-def size_on_one_thread(kernels: Kernels, samples: int, selected: bool) -> int:
+def size_on_one_thread(kernels: Kernels, samples: int, selects: Callable[[Numbers], bool]) -> int:
     """How many samples are evaluated at once so that one thread does all, where that is sooner.
 
     Args:
         kernels: of the whole batch.
         samples: of it.
-        selected: whether entries of matrices select theirs.
+        selects: whether the entries of a matrix select theirs.
 
     Returns:
         Less than `samples` where a loop over chunks is worth it.
@@ -148,7 +148,7 @@ def size_on_one_thread(kernels: Kernels, samples: int, selected: bool) -> int:
     if samples * sum(numbers.size for numbers in kernels.results) > WRITTEN:
         return samples
     before = kernels.before_results()
-    whole = before + kernels.of_results(selected)
+    whole = before + kernels.of_results(selects)
     little = samples * sum(kernel.nanoseconds for kernel in whole) <= ONE_THREAD
     if not little or not any(kernel.is_divided(samples) for kernel in whole):
         return samples
