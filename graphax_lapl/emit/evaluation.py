@@ -121,8 +121,8 @@ class Evaluation(NamedTuple):
         for k, array in arrays.items():
             steps = int(self.own is not None and self.own[k])
             for place, number in zip(self.given[k], split(array, steps).ravel(), strict=True):
-                own = lax.reshape(number, (*number.shape, 1)) if self.keeps_axes else number
-                found[place] = own
+                wide = (*number.shape, 1)
+                found[place] = lax.reshape(number, wide) if self.keeps_axes else number
         return found
 
     def _called(

@@ -366,28 +366,29 @@ def _of_samples(
     join: Callable[[Numbers], Any],
     rows: bool,
     sines: Callable[[Any], Pair] | None,
-    columns: bool,
+    scaling: bool,
 ) -> Callable[..., list[Any]]:
     """What is recorded as a function of arrays, for chunks of a batch of some size.
 
     Arrays have an axis of samples in front; inputs do where every sample has its `own`. With
-    `columns`, matrices of scaled columns are multiplied with their tables.
+    `scaling`, matrices of scaled columns are multiplied with their tables.
     """
     tape, results = recorded.tape, recorded.results
     scaled: list[ScaledColumns | None] = [None] * len(results)
-    if columns:
+    if scaling:
         operations = {operation.place: operation for operation in tape.needed(results)[0]}
         scaled = [scaled_columns(operations, numbers) for numbers in results]
-    wanted = [own.numbers if own else n for own, n in zip(scaled, results, strict=True)]
+    wanted = [s.numbers if s else n for s, n in zip(scaled, results, strict=True)]
     program = tape.program(wanted, chunk, size, rows, sines, own)
 
-    def array(numbers: Numbers, values: Numbers, dtype: Any, own: ScaledColumns | None) -> Any:
-        of_one = functools.partial(_array, dtype=dtype, join=own.array if own else join)
-        return _over_samples(of_one, numbers, values, chunk)
-
     def arrays(*inputs: Any) -> list[Any]:
-        found = zip(wanted, program(inputs), closed.jaxpr.outvars, scaled, strict=True)
-        return [array(n, values, atom.aval.dtype, own) for n, values, atom, own in found]
+        found = []
+        types = [atom.aval.dtype for atom in closed.jaxpr.outvars]
+        each = zip(wanted, program(inputs), types, scaled, strict=True)
+        for numbers, values, dtype, columns in each:
+            of_one = functools.partial(_array, dtype=dtype, join=columns.array if columns else join)
+            found.append(_over_samples(of_one, numbers, values, chunk))
+        return found
 
     return arrays
 
@@ -410,20 +411,13 @@ def _over_samples(
         values: what they are.
         samples: of the batch.
     """
+    pairs = [*zip(numbers.ravel(), values.ravel(), strict=True)]
     # Equal entries are the same array in there, too.
-    pairs = zip(numbers.ravel(), values.ravel(), strict=True)
     moving = {n.place: x for n, x in pairs if not is_known(n) and n.moves}
 
     def one(moved: dict[int, Any]) -> Any:
-        return of_one(
-            filled(
-                numbers.shape,
-                iter(
-                    value if is_known(number) else moved.get(number.place, value)
-                    for number, value in zip(numbers.ravel(), values.ravel(), strict=True)
-                ),
-            )
-        )
+        entries = (x if is_known(n) else moved.get(n.place, x) for n, x in pairs)
+        return of_one(filled(numbers.shape, entries))
 
     if moving:
         return jax.vmap(one)(moving)
