@@ -68,7 +68,7 @@ def chunk_size(
     everything = sum(numbers.size for numbers in results)
     packed = sum(numbers.size for numbers in results if numbers.size > 1)
     if joined.issuperset(wanted):
-        held = tape.worth_holding(needed, wanted, joined, results, samples, apart, rows)
+        held = tape.worth_holding(results, samples, apart, rows)
         stays = kept + stored + len(apart | held)
         large = BARRIERS_STAND and stays > AT_ONCE * (everything + tape.inputs)
         outside = samples * everything > CACHED
@@ -76,7 +76,7 @@ def chunk_size(
         if not rows or not ((large and outside) or sines):
             return samples
     worth_holding = functools.partial(
-        tape.worth_holding, needed, wanted, joined, results, apart=apart, holding=CHUNK_HOLDING
+        tape.worth_holding, results, apart=apart, holding=CHUNK_HOLDING
     )
     held = worth_holding(samples)
     together = len(apart | held) + kept + packed + everything

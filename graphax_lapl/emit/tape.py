@@ -190,7 +190,7 @@ class Tape:
         branches = branches_of(results, rows)
         if evaluations_of(needed, wanted, branches, sines) > len(sines):
             return False
-        return not self.worth_holding(needed, wanted, joined, results, samples, sines, rows)
+        return not self.worth_holding(results, samples, sines, rows)
 
     def kernels(self, results: Sequence[Numbers]) -> tuple[int, int]:
         """What XLA makes of the results for one sample.
@@ -331,7 +331,7 @@ class Tape:
         holding: float = HOLDING,
     ) -> tuple[Collection[int], Staged | None]:
         """What is written to memory, and the stages in which few samples are evaluated."""
-        memory = self.worth_holding(needed, wanted, joined, results, samples, apart, rows, holding)
+        memory = self.worth_holding(results, samples, apart, rows, holding)
         kept = kept_places(needed, results, rows, apart)
         are_few = 1 < samples < self.batch
         memory |= held_for_calls(needed, wanted, kept.union(apart, memory), are_few)
@@ -396,9 +396,6 @@ class Tape:
 
     def worth_holding(
         self,
-        operations: Sequence[Operation],
-        wanted: Sequence[int],
-        joined: Collection[int],
         results: Sequence[Numbers],
         samples: int,
         apart: Collection[int],
@@ -408,9 +405,6 @@ class Tape:
         """Places of what is worth writing to memory, beside what XLA keeps.
 
         Args:
-            operations: all that are needed, in order.
-            wanted: places of the results' numbers.
-            joined: those of them that are in arrays.
             results: numbers.
             samples: evaluated at once.
             apart: places of the sines that are evaluated together.
@@ -421,22 +415,18 @@ class Tape:
         key = (told, samples, self.batch, frozenset(apart), rows, holding)
         if key not in self._holds:
             self._asked.append(results)
-            self._holds[key] = self._find_held(
-                operations, wanted, joined, results, samples, apart, rows, holding
-            )
+            self._holds[key] = self._find_held(results, samples, apart, rows, holding)
         return set(self._holds[key])
 
     def _find_held(
         self,
-        operations: Sequence[Operation],
-        wanted: Sequence[int],
-        joined: Collection[int],
         results: Sequence[Numbers],
         samples: int,
         apart: Collection[int],
         rows: bool,
         holding: float,
     ) -> set[int]:
+        operations, wanted, joined = self.needed(results)
         moves = [number.moves for number in self.numbers]
         # Where all is one kernel nothing is kept; where some is, most dear numbers are, but those
         # that are worth a kernel for being vectorised.

@@ -76,9 +76,9 @@ class Kernels:
             samples: of the batch.
             rows: what branches of kernels write (see `branches_of`).
         """
-        needed, wanted, joined = tape.needed(results)
+        needed, _, _ = tape.needed(results)
         apart = tape.apart(needed, samples)
-        held = tape.worth_holding(needed, wanted, joined, results, samples, apart, rows)
+        held = tape.worth_holding(results, samples, apart, rows)
         self.results = results
         self.memory = held.union(apart, kept_places(needed, results, rows, apart.union(held)))
         self._operations = {operation.place: operation for operation in needed}
