@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.extend import source_info_util
 
 from graphax_lapl import hessve, jacve, laplacian_ve, value_and_jacve
 from graphax_lapl.graph.powers_in_bodies import with_known_powers
@@ -146,6 +147,15 @@ def test_programs_without_are_the_same():
     for fun in (lambda x: x**1.5, lambda x: lax.fori_loop(0, 3, lambda i, s: s * x, x)):
         closed = jax.make_jaxpr(fun)(x)
         assert with_known_powers(closed) is closed
+
+
+def test_equations_keep_their_source_lines():
+    closed = with_known_powers(jax.make_jaxpr(stepped)(draw(4)))
+    (loop,) = [e for e in closed.jaxpr.eqns if e.primitive.name == "scan"]
+    body = loop.params["jaxpr"].jaxpr
+    lines = [source_info_util.summarize(e.source_info) for e in body.eqns]
+    assert "custom_jvp_call" in [e.primitive.name for e in body.eqns]
+    assert all("step" in line and __file__ in line for line in lines), lines
 
 
 def test_effects_stay(capfd):

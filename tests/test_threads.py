@@ -69,7 +69,7 @@ def test_stretches_are_rows_of_a_chunk():
     for _ in range(9):
         entries.append(apply("add", entries[-1], a))
     kernels = kernels_of(tape, entries, entries[:3])
-    assert [kernel.bytes for kernel in kernels.of_stretches()] == [4 * 8 + 8, 4 * 2 + 8]
+    assert [kernel.bytes for kernel in kernels.of_stretches()] == [4 * 5 + 8, 4 * 5 + 8]
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ from .tape import Tape
 from .threads import ONE_THREAD, Kernels, size_on_one_thread
 from .unvectorised import unvectorised
 
-__all__ = ["FEW", "RecordedProgram"]
+__all__ = ["FEW", "FLOAT", "RecordedProgram"]
 
 #: Results up to which they are few.
 FEW = 256
@@ -105,7 +105,9 @@ REPEATED_FOR_FEW = 3072
 WIDE_PRODUCTS = 8192
 #: Bytes of an array from which on XLA's runtime hands kernels that wait for nothing to a second
 #: thread, unless they are few.
-THREADED, FLOAT = 512, 4
+THREADED = 512
+#: Bytes of a number in single precision.
+FLOAT = 4
 #: Nanoseconds of all operations from which on kernels are worth running on several threads.
 STAGED_TIME = 100_000.0
 #: Samples from which on they are many where results are so many numbers that none is a kernel.

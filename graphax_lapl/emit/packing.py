@@ -47,6 +47,7 @@ __all__ = [
     "rows_of",
     "selections_of",
     "stacked",
+    "stretches_of",
     "unpiled",
 ]
 
@@ -226,20 +227,19 @@ def unpiled(pile: Array, count: int) -> list[Array]:
 
 
 def in_rows(numbers: Numbers) -> Any:
-    """The array of the numbers of many samples, made of stretches that are in memory before it.
-
-    A stretch is as many whole rows of the last axis as are fused, or a part of a longer one.
-    """
-    total, last = numbers.size, numbers.shape[-1] if numbers.ndim else 1
-    if total <= FUSED:
+    """The array of the numbers of many samples, made of stretches that are in memory before it."""
+    if numbers.size <= FUSED:
         return joined(numbers)
+    stretches = [held(joined(part), (2, UNBOUNDED)) for part in stretches_of(numbers)]
+    return lax.reshape(lax.concatenate(promoted(stretches), 0), numbers.shape)
+
+
+def stretches_of(numbers: Numbers) -> list[Numbers]:
+    """As many whole rows of the last axis as are fused each, or parts of longer ones."""
+    last = numbers.shape[-1] if numbers.ndim else 1
     length = FUSED // last * last if last <= FUSED else -(-last // -(-last // FUSED))
     flat = numbers.ravel()
-    stretches = [
-        held(joined(flat[start : start + length]), (2, UNBOUNDED))
-        for start in range(0, total, length)
-    ]
-    return lax.reshape(lax.concatenate(promoted(stretches), 0), numbers.shape)
+    return [flat[start : start + length] for start in range(0, flat.size, length)]
 
 
 def in_rows_apart(numbers: Numbers) -> Any:

@@ -39,7 +39,7 @@ from .gpu_batches import PLATFORMS, Batch, is_gpu, of_one, suits_gpus
 from .holding import BARRIERS_STAND
 from .innermost import batched_first, with_rule
 from .joining import before_its_place
-from .number_forms import FEW, RecordedProgram
+from .number_forms import FEW, FLOAT, RecordedProgram
 from .numbers import (
     BATCH,
     Numbers,
@@ -78,9 +78,6 @@ UNSETTLED_WHERE_FEW = 4
 #: programs are in numbers from so many samples on.
 COPIED_PER_PAIR = frozenset({"reduce_max", "reduce_min", "lgamma", "digamma"})
 MANY_SAMPLES = 2048
-
-#: Bytes of a number in single precision.
-FLOAT = 4
 
 #: Of a list of arrays, returning a tree of arrays.
 Run = Callable[[Sequence[Any]], Any]

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..program.timings import CACHE, expression_of
 from .numbers import Numbers
-from .packing import FUSED, selections_of
+from .packing import FUSED, selections_of, stretches_of
 from .recorded import computed_of, kept_places
 from .tape import Tape
 
@@ -24,15 +24,13 @@ __all__ = ["ONE_THREAD", "Kernel", "Kernels", "size_on_one_thread"]
 
 #: Units of work and bytes from which on a kernel is handed to a second thread, and units of a byte.
 UNITS, BYTES, UNITS_OF_A_BYTE = 200_000, 1 << 19, 10
-#: What XLA counts as transcendental, and its units.
-TRANSCENDENTAL, UNITS_OF_ONE = (
-    frozenset(
-        """
-        atan2 cbrt cos erf exp exp2 expm1 log log1p logistic pow rsqrt sin sqrt tan tanh
-        """.split()  # noqa: SIM905
-    ),
-    2,
+#: What XLA counts as transcendental, and the units of one.
+TRANSCENDENTAL = frozenset(
+    """
+    atan2 cbrt cos erf exp exp2 expm1 log log1p logistic pow rsqrt sin sqrt tan tanh
+    """.split()  # noqa: SIM905
 )
+UNITS_OF_ONE = 2
 #: Nanoseconds of all kernels for a batch up to which one thread is through before two are, and
 #: entries of all its results up to which it writes them as soon.
 ONE_THREAD, WRITTEN = 40_000.0, 1 << 15
@@ -98,12 +96,8 @@ class Kernels:
 
     def of_stretches(self) -> list[Kernel]:
         """Those that write parts of results in a chunk, before these are joined (`in_rows`)."""
-        flat = [numbers.ravel() for numbers in self.results if numbers.size > FUSED]
-        return [
-            self._writing_numbers(numbers[start : start + FUSED])
-            for numbers in flat
-            for start in range(0, numbers.size, FUSED)
-        ]
+        long = [numbers for numbers in self.results if numbers.size > FUSED]
+        return [self._writing_numbers(part) for numbers in long for part in stretches_of(numbers)]
 
     def _writing_numbers(self, numbers: Numbers, selections: int = 0) -> Kernel:
         computed = [number.place for number in computed_of(numbers.ravel())]

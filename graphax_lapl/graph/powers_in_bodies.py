@@ -6,11 +6,12 @@ over. Powers outside of them stay as they are: their exponents are known where t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
+from jax.extend import source_info_util
 from jax.extend.core import ClosedJaxpr
 
 from .calls import INLINED_CALLS
@@ -76,17 +77,20 @@ def _evaluated(closed: Any, args: Sequence[Any], known: Known, found: list[bool]
 
     for equation in jaxpr.eqns:
         operands = [read(atom) for atom in equation.invars]
-        exponents = scope.exponents_of(equation)
-        if exponents is not None:
+        exponents, params = scope.exponents_of(equation), scope.params_of(equation, _inside)
+        if exponents is not None or params is not None:
             found.append(True)
-            values[equation.outvars[0]] = power(operands[0], exponents)
-            continue
-        params = scope.params_of(equation, _inside)
-        if params is not None:
-            found.append(True)
-        params = equation.primitive.get_bind_params(params or equation.params)
-        results = equation.primitive.bind(*operands, **params)
-        several = equation.primitive.multiple_results
+        info = equation.source_info
+        with (
+            source_info_util.user_context(info.traceback, name_stack=info.name_stack),
+            equation.ctx.manager,
+        ):
+            if exponents is not None:
+                results = [power(operands[0], exponents)]
+            else:
+                bound = equation.primitive.get_bind_params(params or equation.params)
+                results = equation.primitive.bind(*operands, **bound)
+        several = exponents is not None or equation.primitive.multiple_results
         values.update(zip(equation.outvars, results if several else [results], strict=True))
         scope.note(equation)
     return [read(atom) for atom in jaxpr.outvars]
@@ -98,7 +102,9 @@ class _Scope:
     def __init__(self, closed: Any, known: Known) -> None:
         """Begin with the constants and what is known of the first operands."""
         self._held: dict[int, np.ndarray] = {}
-        self._exponents = Exponents(lambda atom: self._held.get(_place(atom)))
+        self._exponents = Exponents(
+            lambda atom: self._held.get(atom) if isinstance(atom, int) else None
+        )
         for variable, value in zip(closed.jaxpr.constvars, closed.consts, strict=True):
             self._exponents.note_constant(id(variable), value)
         for variable, value in zip(closed.jaxpr.invars, known, strict=False):
@@ -119,7 +125,7 @@ class _Scope:
         atom = self._atom(equation.invars[1])
         return self._exponents.of(atom, equation.outvars[0].aval.dtype)
 
-    def params_of(self, equation: Any, how: Any) -> dict[str, Any] | None:
+    def params_of(self, equation: Any, how: Callable[[Any, Known], Any]) -> dict[str, Any] | None:
         """The parameters of an equation with rewritten programs, if it has any.
 
         Args:
@@ -145,11 +151,6 @@ class _Scope:
         if hasattr(atom, "val"):
             self._held[id(atom)] = np.asarray(atom.val)
         return id(atom)
-
-
-def _place(atom: Any) -> int:
-    assert isinstance(atom, int)
-    return atom
 
 
 def _differ(new: Mapping[str, Any], params: Mapping[str, Any]) -> bool:
