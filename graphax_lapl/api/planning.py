@@ -40,6 +40,7 @@ from .fixed_parts import with_fixed_parts_first
 from .orders import EliminationOrder, is_strategy, parting_orders, resolve_order
 from .placement import specs_of
 from .plan import Plan
+from .varying import run_varying
 
 __all__ = ["Prepared", "clear_caches", "plan_for", "prepare", "programmed"]
 
@@ -121,7 +122,9 @@ class Prepared:
     def within(
         self, compute: Callable[..., Rows], columns: Sequence[Sequence[int]], given: Any = ()
     ) -> Rows:
-        """What an operator computes from the call's values, where no mesh axes are explicit.
+        """What an operator computes from the call's values, for programs that know of no mesh.
+
+        No axes of one are explicit there, and arrays do not vary along any.
 
         Args:
             compute: from the call and `given` to values of the last outputs, and for each output a
@@ -131,16 +134,20 @@ class Prepared:
             given: a pytree of what else holds arrays.
         """
         traced = self.traced
-        if traced.mesh is None:
+        if traced.mesh is None and not traced.varies:
             return compute(self, given)
 
         def run(values: Any) -> Rows:
             leaves, constants, more = values
             plain = ClosedJaxpr(getattr(traced.plain, "jaxpr", traced.plain), constants)
-            own = dataclasses.replace(traced, closed=plain, plain=plain, mesh=None, leaves=leaves)
+            own = dataclasses.replace(
+                traced, closed=plain, plain=plain, mesh=None, varies=False, leaves=leaves
+            )
             return compute(dataclasses.replace(self, traced=own), more)
 
         values = (traced.leaves, traced.plain.consts, given)
+        if traced.varies:
+            run = functools.partial(run_varying, run)
         return run_inside(run, traced.mesh, values, lambda rows: specs_of(traced, rows, columns))
 
     def run(

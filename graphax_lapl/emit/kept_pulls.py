@@ -32,7 +32,6 @@ from .joined_pulls import JOINED, may_join
 from .opaque import differentiable, is_reversed
 from .small_loops import is_small_loop
 from .summed_pulls import SummedPulls
-from .varying import varying_like
 
 __all__ = ["Kept", "kept_pulls", "value_and_pull"]
 
@@ -151,7 +150,7 @@ def value_and_pull(
     def pulled(given: Mapping[int, Array]) -> Sequence[Array]:
         rows = [jnp.zeros_like(out) for out in outs]
         for place, row in given.items():
-            rows[place] = varying_like(row.astype(rows[place].dtype), [outs[place]])
+            rows[place] = row.astype(rows[place].dtype)
         arrived: Sequence[Array] = pull(rows)
         return arrived
 

@@ -24,7 +24,6 @@ from .arrays import promoted
 from .assembly import assemble
 from .small_loops import for_batches, is_small_loop
 from .sorting import pulled_by_places, pushed_by_places, written_by_places
-from .varying import varying_like
 
 __all__ = [
     "LinearMap",
@@ -62,9 +61,8 @@ class LinearMap:
     def __init__(self, reference: OpaqueMap, values: Sequence[Any], types: Sequence[Any]):
         """Hold the point; an input without a value (the equation is linear in it) is zero."""
         self.reference = reference
-        there = [value for value in values if value is not None]
         self.values = [
-            varying_like(jnp.zeros(type_.shape, type_.dtype), there) if value is None else value
+            jnp.zeros(type_.shape, type_.dtype) if value is None else value
             for value, type_ in zip(values, types, strict=True)
         ]
         self.moving = [reference.into]
@@ -151,7 +149,6 @@ class LinearMap:
         reference = self.reference
         unpack = laid_out_axes(reference.batch_in, self.point.ndim)
         moved = permuted(tangents, unpack).astype(self.point.dtype)
-        moved = varying_like(moved, [self.point])
         packed = packed_axes(
             reference.batch_out, len(reference.batch_out) + reference.opaque.outputs
         )
@@ -243,10 +240,7 @@ def pull_sums(maps: Sequence[Sequence[LinearMap]], cotangents: Sequence[Array]) 
     def pulled(row: Array, *values: Array) -> list[Array]:
         along = first.at_places(values, places, [own[0].reference.out for own in maps], rows=True)
         outs, pull, _ = jax.vjp(along, *(values[k] for k in places), has_aux=True)
-        rows = [
-            varying_like(part.astype(out.dtype), [out])
-            for part, out in zip(apart(row), outs, strict=True)
-        ]
+        rows = [part.astype(out.dtype) for part, out in zip(apart(row), outs, strict=True)]
         return list(pull(rows)[: len(intos)])
 
     def pulled_on(row: Array) -> list[Array]:

@@ -31,7 +31,6 @@ from .opaque import (
     permuted,
 )
 from .small_loops import is_small_loop
-from .varying import varying_like
 
 __all__ = ["values_and_pushed", "written_together"]
 
@@ -109,7 +108,6 @@ def values_and_pushed(
         moved = (lax.reshape(part, shape) for part, shape in zip(flat, shapes, strict=True))
         tangents = [part.astype(x.dtype) for part, x in zip(moved, points, strict=False)]
         tangents += [jnp.zeros_like(x) for x in points[len(intos) :]]
-        tangents = [varying_like(t, [x]) for t, x in zip(tangents, points, strict=True)]
         along = first.at_places(own, places, outs)
         _, moved, results = jax.jvp(along, points, tangents, has_aux=True)
         return moved, results if values else []

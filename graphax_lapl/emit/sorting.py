@@ -16,7 +16,6 @@ from jax import Array, lax
 from ..edges.operations import MaterializeOpaque
 from ..program.instructions import OpaqueInstruction, Program
 from ..rules.site import OpaqueMap
-from .varying import varying_like
 
 __all__ = [
     "pulled_by_places",
@@ -65,10 +64,7 @@ def values_and_places(
     moving = [values[k] for k in chosen]
     if not moving:
         return equation.evaluate(*values), [None] * len(equation.outputs)
-    positions = [
-        varying_like(lax.broadcasted_iota(value.dtype, value.shape, along), [value])
-        for value in moving
-    ]
+    positions = [lax.broadcasted_iota(value.dtype, value.shape, along) for value in moving]
     results, places = jax.jvp(at, moving, positions)
     told = [jnp.issubdtype(place.dtype, jnp.floating) for place in places]
     if equation.name == "sort":  # one operand's places are not read off another one
@@ -91,7 +87,6 @@ def selected_places(reference: OpaqueMap, places: Sequence[Array | None] | None)
 
 def pushed_by_places(places: Array, tangents: Array) -> Array:
     """Tangents of shape `(count, *batch, in)` as those of what is selected."""
-    tangents, places = varying_like(tangents, [places]), varying_like(places, [tangents])
     return jax.vmap(lambda own: jnp.take_along_axis(own, places, -1))(tangents)
 
 
@@ -102,9 +97,8 @@ def pulled_by_places(places: Array, cotangents: Array, size: int) -> Array:
     cotangents are gathered, which takes less than adding each of them in its place.
     """
     shape = places.shape[:-1]
-    order = varying_like(jnp.zeros((*shape, size), jnp.int32), [places])
+    order = jnp.zeros((*shape, size), jnp.int32)
     numbers = lax.broadcasted_iota(jnp.int32, places.shape, places.ndim - 1) + 1
-    numbers = varying_like(numbers, [places])
     order = jnp.put_along_axis(order, places, numbers, axis=-1, inplace=False)
     read = order > 0
     readers = jnp.maximum(order - 1, 0)
@@ -116,7 +110,7 @@ def written_by_places(operation: MaterializeOpaque, places: Array, dtype: Any) -
     """The array of a map that selects, by comparing positions: part of whatever reads it."""
     whole, split = operation.map_shape, operation.opaque.batch + operation.opaque.outputs
     chosen = lax.broadcast_in_dim(places, whole, range(split))
-    positions = varying_like(lax.broadcasted_iota(jnp.int32, whole, split), [places])
+    positions = lax.broadcasted_iota(jnp.int32, whole, split)
     written = lax.convert_element_type(chosen == positions, dtype)
     if not operation.columns_first:
         return written

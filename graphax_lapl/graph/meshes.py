@@ -17,9 +17,10 @@ from typing import Any
 import jax
 import numpy as np
 from jax import dtypes, lax, tree_util
-from jax.extend import source_info_util
 from jax.extend.core import ClosedJaxpr, jaxprs_in_params
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
+
+from .retracing import RULE, Rule, evaluated
 
 __all__ = [
     "Spec",
@@ -42,8 +43,6 @@ Spec = tuple[Entry, ...]
 PLACEMENTS = {"reshard": "dst_sharding", "sharding_constraint": "sharding"}
 #: Parameters in which other equations say it of their results.
 RESULTS = ("sharding", "out_sharding")
-#: The parameter that holds a rule for tangents, traced when it is asked for.
-RULE = "jvp_jaxpr_fun"
 
 
 def explicit_mesh(types: Iterable[Any]) -> AbstractMesh | None:
@@ -173,10 +172,10 @@ def automatic(closed: Any, mesh: AbstractMesh | None) -> Any:
 def _traced(jaxpr: Any, variables: Sequence[Any], constants: Sequence[Any] = ()) -> Any:
     """A jaxpr as a closed one of `variables`, those before them being `constants`."""
 
-    def evaluated(*values: Any) -> list[Any]:
+    def outputs(*values: Any) -> list[Any]:
         return _evaluated(jaxpr, [*map(cast, constants), *values])
 
-    return jax.make_jaxpr(evaluated)(*(_type_of(variable.aval) for variable in variables))
+    return jax.make_jaxpr(outputs)(*(_type_of(variable.aval) for variable in variables))
 
 
 def _type_of(aval: Any) -> Any:
@@ -190,21 +189,7 @@ def _type_of(aval: Any) -> Any:
 def _evaluated(jaxpr: Any, values: Sequence[Any]) -> list[Any]:
     """The outputs of an open jaxpr whose constants and inputs are `values`."""
     mesh = jax.sharding.get_abstract_mesh()
-    scope = dict(zip((*jaxpr.constvars, *jaxpr.invars), values, strict=True))
-
-    def read(atom: Any) -> Any:
-        return atom.val if hasattr(atom, "val") else scope[atom]
-
-    for equation in jaxpr.eqns:
-        info = equation.source_info
-        with (
-            source_info_util.user_context(info.traceback, name_stack=info.name_stack),
-            equation.ctx.manager,
-            inside(mesh),
-        ):
-            results = _results(equation, [read(atom) for atom in equation.invars])
-        scope.update(zip(equation.outvars, results, strict=True))
-    return [read(atom) for atom in jaxpr.outvars]
+    return evaluated(jaxpr, values, _results, lambda: inside(mesh))
 
 
 def _results(equation: Any, values: list[Any]) -> Sequence[Any]:
@@ -220,7 +205,7 @@ def _results(equation: Any, values: list[Any]) -> Sequence[Any]:
         return _ruled(equation, values)
     wanted = next((params[key] for key in RESULTS if params.get(key) is not None), None)
     made = {
-        key: _Rule(value, equation.ctx) if key == RULE else _parameter(key, value)
+        key: Rule(value, equation.ctx, _traced) if key == RULE else _parameter(key, value)
         for key, value in params.items()
     }
     bound = equation.primitive.get_bind_params(made)
@@ -306,22 +291,6 @@ def _ruled(equation: Any, values: list[Any]) -> Sequence[Any]:
 
     call.defvjp(forward, backward)
     return call(*values)
-
-
-class _Rule:
-    """What a rule for tangents is traced to, where explicit axes are automatic."""
-
-    def __init__(self, rule: Any, context: Any):
-        self.rule, self.context = rule, context
-        self.debug_info = rule.debug_info
-
-    def call_wrapped(self, *zeros: Any) -> tuple[Any, ...]:
-        """What JAX asks for: a jaxpr, its constants, and more."""
-        with self.context.manager:
-            jaxpr, constants, *rest = self.rule.call_wrapped(*zeros)
-        variables = [*jaxpr.constvars, *jaxpr.invars][len(constants) :]
-        traced = _traced(jaxpr, variables, constants)
-        return traced.jaxpr, traced.consts, *rest
 
 
 def _constrained(value: Any, where: Any) -> Any:

@@ -26,6 +26,7 @@ from jax.extend import source_info_util
 from ..errors import InvalidArgumentError, InvalidTypeError
 from .meshes import automatic, explicit_mesh, holds_explicit_axes
 from .powers_in_bodies import with_known_powers
+from .varying import holds_varying, unvarying
 
 __all__ = [
     "Traced",
@@ -67,8 +68,10 @@ class Traced:
         name: the function's name, for messages.
         closed: the closed jaxpr; its inputs are `leaves`, its outputs the value's leaves followed
             by the array leaves of the auxiliary output.
-        plain: the same without explicit mesh axes: what plans and programs are made of.
+        plain: the same without explicit mesh axes, and of arrays that do not vary along manual
+            ones: what plans and programs are made of.
         mesh: the mesh with explicit axes that the arrays lie on; None without.
+        varies: whether arrays vary along manual axes.
         leaves: the input values, in order.
         differentiated: for each input whether derivatives with respect to it are asked for.
         positions: for each input the position of its argument; keyword arguments follow.
@@ -86,6 +89,7 @@ class Traced:
     closed: Any
     plain: Any
     mesh: Any
+    varies: bool
     leaves: list[Any]
     differentiated: list[bool]
     positions: list[int]
@@ -320,11 +324,14 @@ def _trace(
             )
     mesh = explicit_mesh(types)
     is_plain = mesh is None and not holds_explicit_axes(closed.jaxpr)
+    plain = closed if is_plain else automatic(closed, mesh)
+    varies = holds_varying(plain.jaxpr)
     return Traced(
         name,
         closed,
-        closed if is_plain else automatic(closed, mesh),
+        unvarying(plain) if varies else plain,
         mesh,
+        varies,
         leaves,
         differentiated,
         origins,

@@ -1,0 +1,62 @@
+"""Operators on arrays that differ between the devices of a mesh, inside of `jax.shard_map`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax import dtypes, tree_util
+
+from ..emit.innermost import batch_of, batched_first
+from ..graph.tracing import is_traced
+from ..graph.varying import evaluated_varying, without_axes
+
+__all__ = ["run_varying"]
+
+
+def run_varying(fun: Callable[[Any], Any], values: Any) -> Any:
+    """`fun(values)` for a function that is traced for arrays that vary along no axis.
+
+    Under `jax.vmap` it is traced for the whole batch, as it is outside of a mesh.
+
+    Args:
+        fun: of a pytree.
+        values: the pytree; leaves that are not traced are passed as they are.
+    """
+    leaves, tree = tree_util.tree_flatten(values)
+    moving = [k for k, leaf in enumerate(leaves) if is_traced(leaf)]
+    shape: list[Any] = []
+
+    def of_moving(*inputs: Any) -> list[Any]:
+        own = list(leaves)
+        for k, value in zip(moving, inputs, strict=True):
+            own[k] = value
+        results, structure = tree_util.tree_flatten(fun(tree_util.tree_unflatten(tree, own)))
+        shape[:] = [structure]
+        return results
+
+    results = _evaluated(of_moving, [leaves[k] for k in moving])
+    return tree_util.tree_unflatten(shape[0], results)
+
+
+def _evaluated(fun: Callable[..., list[Any]], inputs: Sequence[Any]) -> list[Any]:
+    types = [without_axes(jax.typeof(value)) for value in inputs]
+
+    def direct(inputs: Sequence[Any]) -> list[Any]:
+        closed = jax.make_jaxpr(fun)(*types)
+        return evaluated_varying(closed.jaxpr, [*closed.consts, *inputs])
+
+    if batch_of(inputs) is None:
+        return direct(inputs)
+    results = jax.eval_shape(fun, *types)
+    if not all(dtypes.issubdtype(result.dtype, jax.numpy.inexact) for result in results):
+        return direct(inputs)
+
+    def batch(size: Any, own: Sequence[bool], inputs: Sequence[Any]) -> list[Any]:
+        del size
+        return _evaluated(jax.vmap(fun, [0 if moves else None for moves in own]), inputs)
+
+    found: list[Any] = batched_first(batch, direct, direct, results)(inputs)
+    return found
+
