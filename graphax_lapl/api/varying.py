@@ -59,4 +59,3 @@ def _evaluated(fun: Callable[..., list[Any]], inputs: Sequence[Any]) -> list[Any
 
     found: list[Any] = batched_first(batch, direct, direct, results)(inputs)
     return found
-

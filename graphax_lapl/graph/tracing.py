@@ -25,6 +25,7 @@ from jax.extend import source_info_util
 
 from ..errors import InvalidArgumentError, InvalidTypeError
 from .meshes import automatic, explicit_mesh, holds_explicit_axes
+from .places_on_axes import with_places_given
 from .powers_in_bodies import with_known_powers
 from .varying import holds_varying, unvarying
 
@@ -42,6 +43,9 @@ __all__ = [
 
 # What JAX says about a line of code is about the user's, not about those that call it from here.
 source_info_util.register_exclusion(os.path.dirname(os.path.dirname(__file__)) + os.sep)
+
+#: The position of an input that is not an argument's.
+NO_ARGUMENT = -1
 
 _CONCRETE_NEEDED = (
     jax.errors.ConcretizationTypeError,
@@ -74,7 +78,8 @@ class Traced:
         varies: whether arrays vary along manual axes.
         leaves: the input values, in order.
         differentiated: for each input whether derivatives with respect to it are asked for.
-        positions: for each input the position of its argument; keyword arguments follow.
+        positions: for each input the position of its argument; keyword arguments follow. For a
+            place along a mapped axis `NO_ARGUMENT`.
         argnums: normalised positions of the differentiated arguments.
         single: whether `argnums` was an integer.
         in_trees: for each differentiated argument its tree.
@@ -313,6 +318,10 @@ def _trace(
     closed = with_known_powers(
         jax.make_jaxpr(_named_after(fun, flat_fun, args, keys, origins))(*leaves)
     )
+    closed, places = with_places_given(closed)
+    leaves += places
+    differentiated += [False] * len(places)
+    origins += [NO_ARGUMENT] * len(places)
     types = [variable.aval for variable in (*closed.jaxpr.constvars, *closed.jaxpr.invars)]
     _check_sizes(types, name)
     for k, variable in enumerate(closed.jaxpr.outvars[: seen["n_out"]]):

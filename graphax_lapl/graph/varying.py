@@ -126,7 +126,11 @@ class _Calls:
     def _parameter(self, name: str, value: Any, axes: frozenset[str], equation: Any) -> Any:
         """A parameter of a call, with programs traced for operands that vary along `axes`."""
         if name == RULE:
-            return Rule(value, equation.ctx, lambda *body: _retraced(*body, axes))
+
+            def again(jaxpr: Any, variables: Sequence[Any], constants: Sequence[Any]) -> Any:
+                return _retraced(jaxpr, variables, constants, axes)
+
+            return Rule(value, equation.ctx, again)
         if isinstance(value, tuple | list):
             made = [self._parameter("", item, axes, equation) for item in value]
             return type(value)(*made) if hasattr(value, "_fields") else type(value)(made)
