@@ -41,6 +41,7 @@ def run_varying(fun: Callable[[Any], Any], values: Any) -> Any:
 
 
 def _evaluated(fun: Callable[..., list[Any]], inputs: Sequence[Any]) -> list[Any]:
+    """`fun` of some arrays, each of them an argument (see `run_varying`)."""
     types = [without_axes(jax.typeof(value)) for value in inputs]
 
     def direct(inputs: Sequence[Any]) -> list[Any]:
