@@ -70,10 +70,9 @@ def compare(found, expected):
 
 
 def in_numbers(fun, *args):
+    led = [small_loops.Led(x, ()) for x in args]
     return tuple(
-        small_loops._TracedOnce(lambda *inner, k=k: fun(*inner)[k]).evaluate(
-            small_loops._in_numbers, *args
-        )
+        small_loops._TracedOnce(lambda *inner, k=k: fun(*inner)[k]).in_numbers(led, ())
         for k in range(len(jax.eval_shape(fun, *args)))
     )
 
@@ -113,6 +112,29 @@ def test_what_is_shared_by_a_batch():
     over = {"in_axes": (None, None, 0)}
     found = jax.jit(jax.vmap(jacve(recurrent, argnums=(0, 1, 2)), **over))(w, h, xs)
     compare(found, jax.jit(jax.vmap(jax.jacrev(recurrent, (0, 1, 2)), **over))(w, h, xs))
+
+
+def shared(start, xs):
+    """What is carried depends on both, on either and on neither of the inputs."""
+
+    def step(carry, x):
+        turned, added, grown, count = carry
+        turned, added = turned[::-1] * jnp.cos(x), added + x * count
+        return (turned, added, 1.1 * grown, count + 1.0), (turned * grown, added, count)
+
+    begin = start, jnp.zeros((), xs.dtype), start, jnp.ones((), xs.dtype)
+    (turned, added, grown, count), kept = lax.scan(step, begin, xs)
+    return turned * count, jnp.sin(added), grown, *kept
+
+
+@pytest.mark.every_case
+@pytest.mark.parametrize("order", ["forward", "reverse"])
+@pytest.mark.parametrize("axes", [(0, 0), (0, None), (None, 0)])
+def test_numbers_that_samples_or_seeds_share(axes, order):
+    sizes = ([BATCH] if axis == 0 else [] for axis in axes)
+    start, xs = draw(16, *next(sizes), 3), draw(17, *next(sizes), STEPS)
+    found = jax.jit(jax.vmap(jacve(shared, order, argnums=(0, 1)), axes))(start, xs)
+    compare(found, jax.jit(jax.vmap(jax.jacfwd(shared, (0, 1)), axes))(start, xs))
 
 
 def test_only_batches_are_rewritten():
@@ -161,15 +183,14 @@ def loss(*args):
     return jnp.sum(networks(*args) ** 2)
 
 
-@pytest.mark.parametrize(("fun", "loops"), [(networks, 3), (loss, 2)], ids=["networks", "loss"])
-def test_rows_go_back_through_a_loop_once_for_all_its_inputs(fun, loops):
+@pytest.mark.parametrize("fun", [networks, loss])
+def test_rows_go_back_through_a_loop_once_for_all_its_inputs(fun):
     args = draw(10, 6, 6), draw(11, 6, 2), draw(12, STEPS, 2)
     traced = jax.jit(jacve(fun, argnums=(0, 1))).trace(*args)
     expected = jax.jit(jax.jacrev(fun, (0, 1))).trace(*args)
     compare(traced.lower().compile()(*args), expected.lower().compile()(*args))
-    # One loop there and back; where there are several rows one more for the value, which the branch
-    # reads.
-    assert len(list(carried(traced.jaxpr.jaxpr))) == loops
+    # One loop there and back, also where a branch reads the value and there are several rows.
+    assert len(list(carried(traced.jaxpr.jaxpr))) == 2
     assert len(list(carried(expected.jaxpr.jaxpr))) == 2
 
 

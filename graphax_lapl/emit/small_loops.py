@@ -11,30 +11,19 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Callable, Hashable, Sequence
-from itertools import chain
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 from jax import dtypes, lax
 from jax.custom_batching import custom_vmap
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from ..rules.control_flow import scan_counts
 from .innermost import of_every_sample, with_derivatives_of
-from .numbers import (
-    BATCH,
-    CALLS,
-    Numbers,
-    bind,
-    computed,
-    in_a_row,
-    joined,
-    run_numbers,
-    split,
-)
-from .placed import OutOfBounds, filled
+from .loops_of_numbers import Axes, InNumbers, Led, array_of, scanned, spread, union
+from .numbers import BATCH, CALLS, bind, computed
+from .placed import OutOfBounds
 
 __all__ = ["for_batches", "is_small_loop"]
 
@@ -57,22 +46,25 @@ def for_batches(fun: Callable[..., Any]) -> Callable[..., Any]:
     once = _TracedOnce(fun)
 
     def arrays(seeds: Any, *others: Any) -> Any:
-        return jax.vmap(lambda seed: once.evaluate(jaxpr_as_fun, seed, *others))(seeds)
+        def evaluate(*args: Any) -> Any:
+            program = once.program([jax.typeof(value) for value in args])
+            return program.structured(jaxpr_as_fun(program.closed)(*args))
 
-    def numbers(seeds: Any, *others: Any) -> Any:
-        return jax.vmap(lambda seed: once.evaluate(_in_numbers, seed, *others))(seeds)
+        return jax.vmap(lambda seed: evaluate(seed, *others))(seeds)
 
     @custom_vmap
     def chosen(*args: Any) -> Any:
         return arrays(*args)
 
     @chosen.def_vmap
-    def _(size: Any, batched: list[bool], *args: Any) -> tuple[Any, Any]:
-        axes = [0 if own else None for own in batched]
-        call = jax.vmap(arrays, axes)
+    def _(size: Any, own: list[bool], *args: Any) -> tuple[Any, Any]:
+        def numbers(*args: Any) -> Any:
+            led = [Led(x, (has, k == 0)) for k, (x, has) in enumerate(zip(args, own, strict=True))]
+            return once.in_numbers(led, (size, args[0].shape[int(own[0])]))
+
+        call = jax.vmap(arrays, [0 if has else None for has in own])
         if isinstance(size, int) and size >= BATCH:  # `jax.export` knows symbols too
-            cpu = jax.vmap(numbers, axes)
-            call = functools.partial(lax.platform_dependent, cpu=cpu, default=call)
+            call = functools.partial(lax.platform_dependent, cpu=numbers, default=call)
         results = of_every_sample(call(*args), args)
         return results, jax.tree.map(lambda _: True, results)
 
@@ -85,75 +77,170 @@ def is_small_loop(equation: Any) -> bool:
     return bool(equation.name == "scan" and _is_small(equation.params))
 
 
+class _Program(NamedTuple):
+    """A traced function, and the tree of its results."""
+
+    closed: ClosedJaxpr
+    structure: Any
+
+    def structured(self, results: Sequence[Any]) -> Any:
+        """The results as the function returns them."""
+        return jax.tree.unflatten(self.structure, results)
+
+
 class _TracedOnce:
     """A function whose program is read several times, and which is dear to trace."""
 
     def __init__(self, fun: Callable[..., Any]):
         self.fun = fun
-        self.traced: dict[Hashable, tuple[ClosedJaxpr, Any]] = {}
+        self.traced: dict[Hashable, _Program] = {}
 
-    def evaluate(
-        self, how: Callable[[ClosedJaxpr], Callable[..., Sequence[Any]]], *args: Any
-    ) -> Any:
-        """The function's results, its program evaluated by what `how` makes of it."""
-        types = tuple(jax.typeof(value) for value in args)
-        found = self.traced.get(types)
-        if found is None:
-            closed, shapes = jax.make_jaxpr(self.fun, return_shape=True)(*args)
-            found = self.traced[types] = (closed, jax.tree.structure(shapes))
-        closed, structure = found
-        return jax.tree.unflatten(structure, how(closed)(*args))
+    def program(self, types: Sequence[Any]) -> _Program:
+        """The program of arguments of some types."""
+        key = tuple((type_.shape, type_.dtype, type_.weak_type) for type_ in types)
+        if key not in self.traced:
+            closed, shapes = jax.make_jaxpr(self.fun, return_shape=True)(*types)
+            self.traced[key] = _Program(closed, jax.tree.structure(shapes))
+        return self.traced[key]
+
+    def in_numbers(self, args: Sequence[Led], sizes: Sequence[int]) -> Any:
+        """The function's results with all axes in front, its small loops number by number.
+
+        Args:
+            args: with some of these axes each.
+            sizes: of the axes.
+        """
+        types = [_type_of(arg) for arg in args]
+        program = self.program(types)
+        closed = program.closed
+        results = _evaluated(
+            closed.jaxpr, [_alone(x, sizes) for x in closed.consts] + [*args], sizes
+        )
+        return program.structured(
+            [spread(array_of(result, sizes), (True,) * len(sizes), sizes) for result in results]
+        )
 
 
-def _in_numbers(closed: ClosedJaxpr) -> Callable[..., list[Any]]:
-    """A program with its small loops evaluated number by number."""
-
-    def numbers(*args: Any) -> list[Any]:
-        return [_array(r) for r in _evaluate(closed.jaxpr, closed.consts, args)]
-
-    return numbers
+def _type_of(arg: Led) -> jax.ShapeDtypeStruct:
+    """The type of an array without the axes in front."""
+    type_ = jax.typeof(arg.value)
+    shape = type_.shape[sum(arg.axes) :]
+    return jax.ShapeDtypeStruct(shape, type_.dtype, weak_type=type_.weak_type)
 
 
-def _evaluate(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
-    """Runs a program on arrays or `_Split`s; its results are of the same kinds."""
-    held = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *args], strict=True))
+def _alone(value: Any, sizes: Sequence[int]) -> Led:
+    return Led(value, (False,) * len(sizes))
+
+
+def _evaluated(
+    jaxpr: Any, values: Sequence[Led | InNumbers], sizes: Sequence[int]
+) -> list[Led | InNumbers]:
+    """Runs a program; `values` are those of its constants and inputs.
+
+    Equations between loops are evaluated together, under `jax.vmap` for each axis in front.
+    """
+    held = dict(zip([*jaxpr.constvars, *jaxpr.invars], values, strict=True))
+
+    def read(atom: Any) -> Led | InNumbers:
+        return _alone(atom.val, sizes) if hasattr(atom, "val") else held[atom]
+
+    waiting: list[Any] = []
+    for place, equation in enumerate(jaxpr.eqns):
+        if not _holds_small_loops(equation):
+            waiting.append(equation)
+            continue
+        held.update(_between(waiting, held, _read_from(jaxpr, place), sizes))
+        waiting = []
+        results: Sequence[Led | InNumbers] | None = None
+        operands = [read(atom) for atom in equation.invars]
+        if equation.primitive.name == "scan":
+            with contextlib.suppress(OutOfBounds):
+                results = scanned(equation.params, operands, sizes)
+        else:
+            inner = equation.params[CALLS[equation.primitive.name]]
+            given = [*(_alone(x, sizes) for x in inner.consts), *operands]
+            results = _evaluated(inner.jaxpr, given, sizes)
+        if results is None:
+            waiting = [equation]
+        else:
+            held.update(zip(equation.outvars, results, strict=True))
+    held.update(_between(waiting, held, _read_from(jaxpr, len(jaxpr.eqns)), sizes))
+    return [read(atom) for atom in jaxpr.outvars]
+
+
+def _read_from(jaxpr: Any, place: int) -> set[Any]:
+    """The variables that a program reads from some equation on."""
+    atoms = [atom for equation in jaxpr.eqns[place:] for atom in equation.invars]
+    return {atom for atom in (*atoms, *jaxpr.outvars) if not hasattr(atom, "val")}
+
+
+def _holds_small_loops(equation: Any) -> bool:
+    """Whether an equation is a small loop, or calls a program that holds one."""
+    name = equation.primitive.name
+    if name == "scan":
+        return _is_small(equation.params)
+    return name in CALLS and any(map(_holds_small_loops, equation.params[CALLS[name]].jaxpr.eqns))
+
+
+def _between(
+    equations: Sequence[Any],
+    held: Mapping[Any, Led | InNumbers],
+    wanted: set[Any],
+    sizes: Sequence[int],
+) -> dict[Any, Led]:
+    """What equations without small loops compute, of which some variables are read later.
+
+    Args:
+        equations: in order.
+        held: what they are given.
+        wanted: variables.
+        sizes: of the axes in front.
+    """
+    axes: dict[Any, Axes] = {}
+    inputs: dict[Any, Led] = {}
+    for equation in equations:
+        own = [atom for atom in equation.invars if not hasattr(atom, "val")]
+        for atom in own:
+            if atom not in axes:
+                inputs[atom] = array_of(held[atom], sizes)
+                axes[atom] = inputs[atom].axes
+        found = union((axes[atom] for atom in own), len(sizes))
+        axes.update(dict.fromkeys(equation.outvars, found))
+    outputs = [v for equation in equations for v in equation.outvars if v in wanted]
+    if not outputs:
+        return {}
+
+    def evaluate(*values: Any) -> list[Any]:
+        return _inlined(equations, dict(zip(inputs, values, strict=True)), outputs)
+
+    call = evaluate
+    for axis in reversed(range(len(sizes))):
+        into = [0 if led.axes[axis] else None for led in inputs.values()]
+        if any(place is not None for place in into):
+            out = [0 if axes[variable][axis] else None for variable in outputs]
+            call = jax.vmap(call, into, out)
+    results = call(*(led.value for led in inputs.values()))
+    return {v: Led(value, axes[v]) for v, value in zip(outputs, results, strict=True)}
+
+
+def _inlined(equations: Sequence[Any], held: dict[Any, Any], wanted: Sequence[Any]) -> list[Any]:
+    """What equations compute; what they call stands in their place."""
 
     def read(atom: Any) -> Any:
         return atom.val if hasattr(atom, "val") else held[atom]
 
-    for equation in jaxpr.eqns:
+    for equation in equations:
         values = [read(atom) for atom in equation.invars]
         name = equation.primitive.name
-        results = None
-        if name == "scan" and _is_small(equation.params):
-            with contextlib.suppress(OutOfBounds):
-                results = _scan(equation.params, values)
-        elif name in CALLS:
+        if name in CALLS:
             inner = equation.params[CALLS[name]]
-            results = _evaluate(inner.jaxpr, inner.consts, values)
-        if results is None:
-            results = bind(equation, [_array(value) for value in values])
+            given = dict(zip(inner.jaxpr.constvars, inner.consts, strict=True))
+            given.update(zip(inner.jaxpr.invars, values, strict=True))
+            results = _inlined(inner.jaxpr.eqns, given, inner.jaxpr.outvars)
+        else:
+            results = bind(equation, values)
         held.update(zip(equation.outvars, results, strict=True))
-    return [read(atom) for atom in jaxpr.outvars]
-
-
-class _Split:
-    """What a loop returns: an array as its numbers, put together when it is needed."""
-
-    def __init__(self, numbers: Numbers, steps: int):
-        """Numbers with `steps` leading axes of their own, zero or one."""
-        self.numbers, self.steps = numbers, steps
-
-
-def _array(value: Any) -> Any:
-    return joined(value.numbers, value.steps) if isinstance(value, _Split) else value
-
-
-def _split(value: Any, steps: int) -> Numbers:
-    """The numbers of an array, whose first `steps` axes are left to them."""
-    if isinstance(value, _Split) and value.steps == steps:
-        return value.numbers
-    return split(_array(value), steps)
+    return [read(atom) for atom in wanted]
 
 
 def _is_small(params: dict[str, Any]) -> bool:
@@ -169,65 +256,3 @@ def _is_small(params: dict[str, Any]) -> bool:
     if not ends or min(ends) == 0 or sum(ends) > MAX_NUMBERS:
         return False
     return 0 <= computed(body) <= MAX_COMPUTED
-
-
-def _scan(params: dict[str, Any], values: Sequence[Any]) -> list[_Split]:
-    """A loop that carries numbers."""
-    counts = scan_counts(params)
-    assert counts is not None
-    constants, carries = counts
-    closed = params["jaxpr"]
-    types = [variable.aval for variable in closed.jaxpr.invars]
-    fixed = [_split(value, 0) for value in values[:constants]]
-    start = [_split(value, 0) for value in values[constants : constants + carries]]
-    stacked = [_split(value, 1) for value in values[constants + carries :]]
-    shapes = [type_.shape for type_ in types[constants:]]
-
-    places: list[int] = []
-
-    def step(carried: list[Any], moved: list[Any]) -> tuple[list[Any], list[Any]]:
-        own = [*_regroup(carried, shapes[:carries]), *_regroup(moved, shapes[carries:])]
-        out = run_numbers(closed.jaxpr, closed.consts, [*fixed, *own], _each_once())
-        types = [atom.aval for atom in closed.jaxpr.outvars]
-        flat = [in_a_row(n, type_.dtype) for n, type_ in zip(out, types, strict=True)]
-        stacked = list(chain(*flat[carries:]))
-        # What the way back needs twice, as a cosine and as the derivative of a sine, is kept once.
-        different = list({id(number): number for number in stacked}.values())
-        order = {id(number): place for place, number in enumerate(different)}
-        places[:] = [order[id(number)] for number in stacked]
-        return list(chain(*flat[:carries])), different
-
-    begin = [in_a_row(n, t.dtype) for n, t in zip(start, types[constants:], strict=False)]
-    last, kept = lax.scan(
-        step,
-        list(chain(*begin)),
-        [number for numbers in stacked for number in numbers.ravel()],
-        length=params["length"],
-        reverse=params["reverse"],
-        unroll=params["unroll"],
-    )
-    ends = [atom.aval.shape for atom in closed.jaxpr.outvars]
-    return [
-        *(_Split(numbers, 0) for numbers in _regroup(last, ends[:carries])),
-        *(_Split(numbers, 1) for numbers in _regroup([kept[p] for p in places], ends[carries:])),
-    ]
-
-
-def _each_once() -> Callable[[Any, Sequence[Any]], list[Any]]:
-    """Carries equations on numbers out, equal ones once."""
-    found: dict[Any, tuple[Sequence[Any], list[Any]]] = {}
-
-    def apply(equation: Any, values: Sequence[Any]) -> list[Any]:
-        known = [repr(v) if isinstance(v, np.generic) else id(v) for v in values]
-        key = (equation.primitive, repr(equation.params), *known)
-        if key not in found:
-            found[key] = values, bind(equation, values)  # operands stay alive: they are told by id
-        return found[key][1]
-
-    return apply
-
-
-def _regroup(flat: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> list[Numbers]:
-    """Arrays of these shapes from all their numbers in a row."""
-    own = iter(flat)
-    return [filled(shape, own) for shape in shapes]
