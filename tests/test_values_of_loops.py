@@ -102,7 +102,7 @@ def counted(x):
 FUNCTIONS = {
     "columns": (mixture(2 * N), 1),
     "columns of both, entry by entry": (swing, 1),
-    "columns for few rows": (mixture(2), 1),
+    "few rows": (mixture(2), 2),
     "rows of both": (arm_of(2), 2),
     "more rows of both": (arm_of(2 * N), 2),
     "columns of both": (both, 1),
