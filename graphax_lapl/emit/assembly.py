@@ -21,6 +21,7 @@ from ..edges.maps import IndexMap
 from ..edges.operations import Read
 from ..edges.terms import Structure, Term
 from .arrays import broadcast_labels, promoted, promoted_dtype, read, scaled
+from .beside import beside_each_other
 from .blocks_on_diagonal import with_blocks_spread
 from .grids import on_grid
 from .masked import MAX_KNOWN, known_entries, masked_groups, read_by_position, spread_and_masked
@@ -100,7 +101,7 @@ def assemble(
         blocks = [item for item in blocks if not _is_run(item[0])]
         found = [(term, *term_values(term, own, dtype)) for term, own in runs]
         parts.append(scattered_runs(found, shape))
-    parts += _placed(blocks, shape, dtype)
+    parts += _placed(blocks, shape, dtype) if is_result else _beside(blocks, shape, dtype)
     if points and size == 1 and not parts:
         values = [term_values(term, own, dtype)[0] for term, own in points]
         return lax.reshape(_total(values), shape)
@@ -229,6 +230,16 @@ def _placed(
     for within, terms in listed.items():
         parts += [lax.reshape(array, shape) for array in placed_by_tables(terms, within)]
     return parts
+
+
+def _beside(
+    items: Sequence[tuple[Term, Sequence[Array]]], shape: tuple[int, ...], dtype: np.dtype
+) -> list[Array]:
+    """Terms as dense arrays to be added up, parts that lie beside each other put together."""
+    together = beside_each_other(
+        items, shape, lambda own, within: _total(_placed(own, within, dtype))
+    )
+    return _placed(items, shape, dtype) if together is None else [together]
 
 
 def _by_position(
