@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import dtypes, tree_util
 
-from ..emit.innermost import batch_of, batched_first
+from ..emit.innermost import batched_first, in_batch
 from ..graph.tracing import is_traced
 from ..graph.varying import evaluated_varying, without_axes
 
@@ -48,15 +49,15 @@ def _evaluated(fun: Callable[..., list[Any]], inputs: Sequence[Any]) -> list[Any
         closed = jax.make_jaxpr(fun)(*types)
         return evaluated_varying(closed.jaxpr, [*closed.consts, *inputs])
 
-    if batch_of(inputs) is None:
-        return direct(inputs)
-    results = jax.eval_shape(fun, *types)
-    if not all(dtypes.issubdtype(result.dtype, jax.numpy.inexact) for result in results):
-        return direct(inputs)
-
     def batch(size: Any, own: Sequence[bool], inputs: Sequence[Any]) -> list[Any]:
         del size
         return _evaluated(jax.vmap(fun, [0 if moves else None for moves in own]), inputs)
 
-    found: list[Any] = batched_first(batch, direct, direct, results)(inputs)
-    return found
+    # The types of the results are those of what comes out for the batch.
+    found = in_batch(inputs, batch)
+    if len(found) != 1 or not all(dtypes.issubdtype(x.dtype, jnp.inexact) for x in found[0]):
+        return direct(inputs)
+    results = [jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in found[0]]
+    run = batched_first(lambda *_: found[0], direct, direct, results)
+    evaluated: list[Any] = run(inputs)
+    return evaluated

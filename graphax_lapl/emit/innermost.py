@@ -19,6 +19,7 @@ from jax.custom_derivatives import SymbolicZero
 __all__ = [
     "batch_of",
     "batched_first",
+    "in_batch",
     "of_every_sample",
     "samples_first",
     "samples_of",
@@ -92,7 +93,16 @@ def samples_of(inputs: Sequence[Any]) -> int | None:
 
 def batch_of(inputs: Sequence[Any]) -> tuple[int, list[bool]] | None:
     """How many samples there are, as `samples_of` has it, and which inputs each has of its own."""
-    found: list[tuple[Any, list[bool]]] = []
+    found = in_batch(inputs, lambda size, own, inputs: (size, list(own)))
+    return found[0] if len(found) == 1 and isinstance(found[0][0], int) else None
+
+
+def in_batch(inputs: Sequence[Any], rule: Rule) -> list[Any]:
+    """What `rule` says of a batch where `jax.vmap` is the innermost transformation, one entry.
+
+    It is given the values without their derivatives, and what it returns stays in the batch.
+    """
+    found: list[Any] = []
 
     @custom_vmap
     def probe(*inputs: Any) -> Any:
@@ -101,12 +111,11 @@ def batch_of(inputs: Sequence[Any]) -> tuple[int, list[bool]] | None:
 
     @probe.def_vmap
     def _(size: Any, own: list[bool], *inputs: Any) -> tuple[Any, Any]:
-        del inputs
-        found.append((size, own))
+        found.append(rule(size, own, inputs))
         return jnp.zeros(()), False
 
     probe(*(lax.stop_gradient(x) for x in inputs))
-    return found[0] if len(found) == 1 and isinstance(found[0][0], int) else None
+    return found
 
 
 def with_rule(one: Run, rule: Rule, run: Run) -> Run:

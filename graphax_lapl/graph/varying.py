@@ -39,7 +39,7 @@ NAMES = ("axes", "axis_name")
 def axes_of(type_: Any) -> frozenset[str]:
     """The axes of a mesh along which arrays of a type hold different values."""
     axes: frozenset[str] | None = getattr(type_, "vma", None)
-    if axes is None:  # the attribute's name before JAX 0.10
+    if axes is None:  # which was the attribute's name earlier
         axes = getattr(getattr(type_, "manual_axis_type", None), "varying", None)
     return axes or frozenset()
 
