@@ -20,7 +20,7 @@ from jax import dtypes, lax, tree_util
 from jax.extend.core import ClosedJaxpr, jaxprs_in_params
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
-from .retracing import RULE, Rule, evaluated
+from .retracing import RULE, Rule, closed_as, evaluated
 
 __all__ = [
     "Spec",
@@ -157,16 +157,9 @@ def automatic(closed: Any, mesh: AbstractMesh | None) -> Any:
     same values.
     """
     jaxpr = closed.jaxpr
-    count = len(jaxpr.constvars)
     with inside(mesh):
         traced = _traced(jaxpr, [*jaxpr.constvars, *jaxpr.invars])
-    inputs = traced.jaxpr.invars
-    made = traced.jaxpr.replace(
-        constvars=[*inputs[:count], *traced.jaxpr.constvars],
-        invars=inputs[count:],
-        debug_info=jaxpr.debug_info,
-    )
-    return ClosedJaxpr(made, [*closed.consts, *traced.consts])
+    return closed_as(closed, traced)
 
 
 def _traced(jaxpr: Any, variables: Sequence[Any], constants: Sequence[Any] = ()) -> Any:

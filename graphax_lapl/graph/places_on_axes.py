@@ -13,11 +13,11 @@ from typing import Any
 
 import jax
 from jax import lax
-from jax.extend.core import ClosedJaxpr, jaxprs_in_params
+from jax.extend.core import jaxprs_in_params
 
 from .calls import INLINED_CALLS
 from .listing import scan_counts
-from .retracing import evaluated
+from .retracing import closed_as, evaluated
 
 __all__ = ["with_places_given"]
 
@@ -36,19 +36,13 @@ def with_places_given(closed: Any) -> tuple[Any, list[Any]]:
         return closed, []
     places = [lax.axis_index(name) for name in names]
     variables = [*jaxpr.constvars, *jaxpr.invars]
-    count = len(jaxpr.constvars)
 
     def outputs(*values: Any) -> list[Any]:
         given = dict(zip(names, values[len(variables) :], strict=True))
         return _evaluated(jaxpr, values[: len(variables)], given)
 
     types = [*(variable.aval for variable in variables), *map(jax.typeof, places)]
-    traced = jax.make_jaxpr(outputs)(*types)
-    inputs = traced.jaxpr.invars
-    made = traced.jaxpr.replace(
-        constvars=[*inputs[:count], *traced.jaxpr.constvars], invars=inputs[count:]
-    )
-    return ClosedJaxpr(made, [*closed.consts, *traced.consts]), places
+    return closed_as(closed, jax.make_jaxpr(outputs)(*types)), places
 
 
 def _names_inside(equation: Any) -> set[Any]:

@@ -1,4 +1,4 @@
-"""Evaluating a jaxpr equation by equation, each where the user's code wrote it."""
+"""Tracing a program again, equation by equation, each where the user's code wrote it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jax.extend import source_info_util
+from jax.extend.core import ClosedJaxpr
 
-__all__ = ["RULE", "Rule", "evaluated"]
+__all__ = ["RULE", "Rule", "closed_as", "evaluated"]
 
 #: The parameter that holds a rule for tangents, traced when it is asked for.
 RULE = "jvp_jaxpr_fun"
@@ -46,6 +47,24 @@ def evaluated(
             results = compute(equation, [read(atom) for atom in equation.invars])
         scope.update(zip(equation.outvars, results, strict=True))
     return [read(atom) for atom in jaxpr.outvars]
+
+
+def closed_as(closed: Any, traced: Any) -> Any:
+    """A program that was traced again, constants being its first inputs, closed as it was before.
+
+    Args:
+        closed: the program before.
+        traced: the new one, whose own constants follow those of `closed`, and whose inputs may be
+            more.
+    """
+    jaxpr, inputs = closed.jaxpr, traced.jaxpr.invars
+    count = len(jaxpr.constvars)
+    made = traced.jaxpr.replace(
+        constvars=[*inputs[:count], *traced.jaxpr.constvars], invars=inputs[count:]
+    )
+    if len(made.invars) == len(jaxpr.invars):
+        made = made.replace(debug_info=jaxpr.debug_info)
+    return ClosedJaxpr(made, [*closed.consts, *traced.consts])
 
 
 class Rule:

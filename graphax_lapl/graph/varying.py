@@ -21,7 +21,7 @@ from jax.extend.core import ClosedJaxpr, jaxprs_in_params
 from jax.sharding import NamedSharding, PartitionSpec
 
 from .calls import INLINED_CALLS
-from .retracing import RULE, Rule, evaluated
+from .retracing import RULE, Rule, closed_as, evaluated
 
 __all__ = ["axes_of", "evaluated_varying", "holds_varying", "unvarying", "without_axes"]
 
@@ -76,16 +76,9 @@ def unvarying(closed: Any) -> Any:
     What is the same on no two devices whatever goes in, such as `jax.lax.axis_index`, still does.
     """
     jaxpr = closed.jaxpr
-    count = len(jaxpr.constvars)
     types = [without_axes(v.aval) for v in (*jaxpr.constvars, *jaxpr.invars)]
     traced = jax.make_jaxpr(lambda *values: evaluated_varying(jaxpr, values))(*types)
-    inputs = traced.jaxpr.invars
-    made = traced.jaxpr.replace(
-        constvars=[*inputs[:count], *traced.jaxpr.constvars],
-        invars=inputs[count:],
-        debug_info=jaxpr.debug_info,
-    )
-    return ClosedJaxpr(made, [*closed.consts, *traced.consts])
+    return closed_as(closed, traced)
 
 
 def evaluated_varying(jaxpr: Any, values: Sequence[Any]) -> list[Any]:
