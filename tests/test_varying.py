@@ -28,6 +28,7 @@ from graphax_lapl import (
     second_order_operator,
     value_and_jacve,
 )
+from tests.checks import assert_same
 
 RNG = np.random.default_rng(8)
 X = jnp.asarray(RNG.uniform(0.3, 1.0, size=(4, 3)))
@@ -39,11 +40,6 @@ ALONG, EVERYWHERE = P(NAME), P()
 @pytest.fixture(scope="module")
 def mesh() -> jax.sharding.Mesh:
     return jax.make_mesh((2,), (NAME,), axis_types=(jax.sharding.AxisType.Auto,))
-
-
-def assert_same(found: Any, expected: Any) -> None:
-    for one, two in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(np.asarray(one), np.asarray(two), atol=1e-9, rtol=1e-9)
 
 
 def mapped(mesh: jax.sharding.Mesh, fun: Any, into: Any = ALONG, out: Any = ALONG) -> Any:

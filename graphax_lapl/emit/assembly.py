@@ -235,7 +235,7 @@ def _placed(
 def _beside(
     items: Sequence[tuple[Term, Sequence[Array]]], shape: tuple[int, ...], dtype: np.dtype
 ) -> list[Array]:
-    """Terms as dense arrays to be added up, parts that lie beside each other put together."""
+    """Terms as dense arrays to be added up, parts that lie beside each other concatenated."""
     together = beside_each_other(
         items, shape, lambda own, within: _total(_placed(own, within, dtype))
     )

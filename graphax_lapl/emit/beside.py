@@ -9,11 +9,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
-import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 
 from ..edges.terms import Term
 from .arrays import promoted
+from .overlay import Box, Patch, apart, filled
 
 __all__ = ["beside_each_other"]
 
@@ -22,8 +22,6 @@ MAX_PARTS = 8
 
 #: A term and the arrays of its factors.
 Item = tuple[Term, Sequence[Array]]
-#: Where a part begins and ends along a dimension, and its terms, counted from there.
-Part = tuple[int, int, list[Item]]
 
 
 def beside_each_other(
@@ -31,60 +29,42 @@ def beside_each_other(
     shape: tuple[int, ...],
     written: Callable[[Sequence[Item], tuple[int, ...]], Array],
 ) -> Array | None:
-    """The array of terms, part by part along a dimension; None where they are not so.
+    """The array of terms, each written in its box; None where these do not lie apart.
 
     Args:
         items: the terms with their operands.
         shape: of the array, (output..., input...).
         written: the array of some terms in a matrix of some shape.
     """
-    found = [(_parts(items, shape[d], d), d) for d in range(len(shape))]
-    parts, along = max(found, key=lambda item: len(item[0]), default=([], 0))
-    if not 1 < len(parts) <= MAX_PARTS:
+    boxes = [box for term, _ in items if (box := _box(term, shape)) is not None]
+    parts = max((len(apart(boxes, axis)) for axis in range(len(shape))), default=0)
+    if len(boxes) < len(items) or not 1 < parts <= MAX_PARTS:
         return None
-    arrays = [written(own, _with(shape, along, high - low)) for low, high, own in parts]
-    pieces, reached = [], 0
-    for (low, high, _), array in zip(parts, promoted(arrays), strict=True):
-        if low > reached:
-            pieces.append(jnp.zeros(_with(shape, along, low - reached), array.dtype))
-        pieces.append(array)
-        reached = high
-    if shape[along] > reached:
-        pieces.append(jnp.zeros(_with(shape, along, shape[along] - reached), pieces[0].dtype))
-    return lax.concatenate(pieces, along)
-
-
-def _parts(items: Sequence[Item], extent: int, dimension: int) -> list[Part]:
-    """The terms in parts that lie apart along a dimension; none where that is not known of all."""
-    found: list[Part] = []
-    for term, operands in items:
-        axis = (*term.out, *term.into)[dimension]
-        if not axis.is_affine:
-            return []
-        low, high = axis.bounds(term.sizes)
-        if low < 0 or high >= extent:
-            return []
-        found.append((low, high + 1, [(term, operands)]))
-    joined: list[Part] = []
-    for low, high, own in sorted(found, key=lambda part: part[0]):
-        if joined and low < joined[-1][1]:
-            begin, end, others = joined[-1]
-            joined[-1] = begin, max(end, high), others + own
-        else:
-            joined.append((low, high, own))
-    return [
-        (low, high, [(_shifted(term, dimension, -low), operands) for term, operands in own])
-        for low, high, own in joined
+    arrays = []
+    for (term, operands), box in zip(items, boxes, strict=True):
+        extents = [end - start for start, end in zip(box.starts, box.ends, strict=True)]
+        arrays.append(written([(_within(term, box), operands)], tuple(extents)))
+    patches = [
+        Patch(box.starts, box.ends, array)
+        for box, array in zip(boxes, promoted(arrays), strict=True)
     ]
+    return filled(patches, (0,) * len(shape), shape)
 
 
-def _shifted(term: Term, dimension: int, by: int) -> Term:
-    """A term at other positions along a dimension."""
-    maps = [*term.out, *term.into]
-    maps[dimension] = maps[dimension].shifted(by)
+def _box(term: Term, shape: tuple[int, ...]) -> Box | None:
+    """Where a term stands; None where only a table tells, or it is cut off."""
+    maps = (*term.out, *term.into)
+    if not all(axis.is_affine for axis in maps):
+        return None
+    bounds = [axis.bounds(term.sizes) for axis in maps]
+    if any(low < 0 or high >= n for (low, high), n in zip(bounds, shape, strict=True)):
+        return None
+    return Box(tuple(low for low, _ in bounds), tuple(high + 1 for _, high in bounds))
+
+
+def _within(term: Term, box: Box) -> Term:
+    """A term, counted from the first positions of its box."""
+    maps = (*term.out, *term.into)
+    moved = [axis.shifted(-start) for axis, start in zip(maps, box.starts, strict=True)]
     split = len(term.out)
-    return dataclasses.replace(term, out=tuple(maps[:split]), into=tuple(maps[split:]))
-
-
-def _with(shape: tuple[int, ...], dimension: int, extent: int) -> tuple[int, ...]:
-    return (*shape[:dimension], extent, *shape[dimension + 1 :])
+    return dataclasses.replace(term, out=tuple(moved[:split]), into=tuple(moved[split:]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,22 +13,29 @@ from jax import Array, lax
 from ..edges.operations import Overlay
 from .arrays import broadcast_labels, promoted, promoted_dtype, scaled
 
-__all__ = ["overlay"]
+__all__ = ["Box", "Patch", "apart", "filled", "overlay"]
 
 
 @dataclass(eq=False)
-class _Patch:
-    value: Array
+class Box:
+    """Where something stands: the first positions, and those behind the last ones."""
+
     starts: tuple[int, ...]
     ends: tuple[int, ...]
 
 
-def overlay(operation: Overlay, operands: Sequence[Array], dtype: np.dtype) -> Array:
-    """Evaluate one overlay of a program; `dtype` where no operand says it.
+@dataclass(eq=False)
+class Patch(Box):
+    """An array in its box."""
 
-    Patches apart from each other along some axis are concatenated; only those that overlap are
-    padded and added.
-    """
+    value: Array
+
+
+Boxed = TypeVar("Boxed", bound=Box)
+
+
+def overlay(operation: Overlay, operands: Sequence[Array], dtype: np.dtype) -> Array:
+    """Evaluate one overlay of a program; `dtype` where no operand says it."""
     output = tuple(name for name, _ in operation.sizes)
     kinds = [value.dtype for value in operands] or [np.dtype(dtype)]
     if any(isinstance(p.coefficient, complex) for p in operation.patches):
@@ -45,17 +53,21 @@ def overlay(operation: Overlay, operands: Sequence[Array], dtype: np.dtype) -> A
                 value = lax.convert_element_type(value, kind)
             value = broadcast_labels(value, patch.labels, output, sizes)
         ends = tuple(s + e for s, e in zip(patch.starts, patch.extents, strict=True))
-        patches.append(_Patch(value, patch.starts, ends))
-    return _filled(patches, (0,) * len(output), operation.shape)
+        patches.append(Patch(patch.starts, ends, value))
+    return filled(patches, (0,) * len(output), operation.shape)
 
 
-def _filled(patches: list[_Patch], starts: tuple[int, ...], ends: tuple[int, ...]) -> Array:
-    """The sum of patches over the box from `starts` to `ends`."""
+def filled(patches: list[Patch], starts: tuple[int, ...], ends: tuple[int, ...]) -> Array:
+    """The sum of patches over the box from `starts` to `ends`.
+
+    Patches apart from each other along some axis are concatenated; only those that overlap are
+    padded and added.
+    """
     patches = _same_boxes_added(patches)
     if len(patches) == 1:
         return _padded(patches[0], starts, ends)
     for axis in range(len(starts)):
-        clusters = _apart(patches, axis)
+        clusters = apart(patches, axis)
         if len(clusters) == 1:
             continue
         pieces, reached = [], starts[axis]
@@ -64,7 +76,7 @@ def _filled(patches: list[_Patch], starts: tuple[int, ...], ends: tuple[int, ...
             high = max(p.ends[axis] for p in cluster)
             if low > reached:
                 pieces.append(_zeros(cluster[0].value.dtype, starts, ends, axis, low - reached))
-            pieces.append(_filled(cluster, _with(starts, axis, low), _with(ends, axis, high)))
+            pieces.append(filled(cluster, _with(starts, axis, low), _with(ends, axis, high)))
             reached = high
         if reached < ends[axis]:
             kind = patches[0].value.dtype
@@ -76,31 +88,31 @@ def _filled(patches: list[_Patch], starts: tuple[int, ...], ends: tuple[int, ...
     return total
 
 
-def _same_boxes_added(patches: list[_Patch]) -> list[_Patch]:
-    found: dict[tuple[tuple[int, ...], tuple[int, ...]], _Patch] = {}
+def _same_boxes_added(patches: list[Patch]) -> list[Patch]:
+    found: dict[tuple[tuple[int, ...], tuple[int, ...]], Patch] = {}
     for patch in patches:
         box = (patch.starts, patch.ends)
         if box in found:
             total = lax.add(*promoted([found[box].value, patch.value]))
-            patch = _Patch(total, patch.starts, patch.ends)
+            patch = Patch(patch.starts, patch.ends, total)
         found[box] = patch
     return list(found.values())
 
 
-def _apart(patches: list[_Patch], axis: int) -> list[list[_Patch]]:
-    """Clusters of patches that do not overlap along an axis, in order."""
-    clusters: list[list[_Patch]] = []
+def apart(boxes: Sequence[Boxed], axis: int) -> list[list[Boxed]]:
+    """Clusters of boxes that do not overlap along an axis, in order."""
+    clusters: list[list[Boxed]] = []
     reached = -1
-    for patch in sorted(patches, key=lambda p: p.starts[axis]):
-        if clusters and patch.starts[axis] < reached:
-            clusters[-1].append(patch)
+    for box in sorted(boxes, key=lambda box: box.starts[axis]):
+        if clusters and box.starts[axis] < reached:
+            clusters[-1].append(box)
         else:
-            clusters.append([patch])
-        reached = max(reached, patch.ends[axis])
+            clusters.append([box])
+        reached = max(reached, box.ends[axis])
     return clusters
 
 
-def _padded(patch: _Patch, starts: tuple[int, ...], ends: tuple[int, ...]) -> Array:
+def _padded(patch: Patch, starts: tuple[int, ...], ends: tuple[int, ...]) -> Array:
     config = [
         (own - start, end - own_end, 0)
         for own, start, own_end, end in zip(patch.starts, starts, patch.ends, ends, strict=True)

@@ -11,12 +11,12 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.extend import source_info_util
 from jax.extend.core import ClosedJaxpr
 
 from .calls import INLINED_CALLS
 from .known_powers import Exponents, power
 from .listing import nested_primitives, scan_counts
+from .retracing import evaluated
 
 __all__ = ["with_known_powers"]
 
@@ -69,31 +69,20 @@ def _type(aval: Any) -> tuple[Any, ...]:
 
 def _evaluated(closed: Any, args: Sequence[Any], known: Known, found: list[bool]) -> list[Any]:
     """Results of a body; notes in `found` that there is a product in the place of a power."""
-    jaxpr, scope = closed.jaxpr, _Scope(closed, known)
-    values = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*closed.consts, *args), strict=True))
+    scope = _Scope(closed, known)
 
-    def read(atom: Any) -> Any:
-        return atom.val if hasattr(atom, "val") else values[atom]
-
-    for equation in jaxpr.eqns:
-        operands = [read(atom) for atom in equation.invars]
+    def results(equation: Any, operands: Sequence[Any]) -> Sequence[Any]:
         exponents, params = scope.exponents_of(equation), scope.params_of(equation, _inside)
         if exponents is not None or params is not None:
             found.append(True)
-        info = equation.source_info
-        with (
-            source_info_util.user_context(info.traceback, name_stack=info.name_stack),
-            equation.ctx.manager,
-        ):
-            if exponents is not None:
-                results = [power(operands[0], exponents)]
-            else:
-                bound = equation.primitive.get_bind_params(params or equation.params)
-                results = equation.primitive.bind(*operands, **bound)
-        several = exponents is not None or equation.primitive.multiple_results
-        values.update(zip(equation.outvars, results if several else [results], strict=True))
         scope.note(equation)
-    return [read(atom) for atom in jaxpr.outvars]
+        if exponents is not None:
+            return [power(operands[0], exponents)]
+        bound = equation.primitive.get_bind_params(params or equation.params)
+        result = equation.primitive.bind(*operands, **bound)
+        return list(result) if equation.primitive.multiple_results else [result]
+
+    return evaluated(closed.jaxpr, [*closed.consts, *args], results)
 
 
 class _Scope:
