@@ -12,11 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from ..rules.control_flow import scan_counts
-from .numbers import Numbers, run_numbers, split
+from .numbers import Numbers, in_a_row, run_numbers, split
 from .operations import is_known
 from .placed import filled
 from .recorded import Number, Operation
@@ -105,12 +104,12 @@ def scanned(
     after = constants + carries
     tape, results = _recorded(params["jaxpr"])
     needed = tape.needed(results)[0]
-    ends, kept = _in_a_row(results[:carries]), _in_a_row(results[carries:])
+    ends, kept = _flat(results[:carries]), _flat(results[carries:])
     # What the way back needs twice, as a cosine and as the derivative of a sine, is kept once.
     different = {_key(number): number for number in kept}
     given = [_numbers_of(operand, sizes, int(k >= after)) for k, operand in enumerate(operands)]
-    fixed, begin = _in_a_row(given[:constants]), _in_a_row(given[constants:after])
-    rows, first = _in_a_row(given[after:]), len(fixed)
+    fixed, begin = _flat(given[:constants]), _flat(given[constants:after])
+    rows, first = _flat(given[after:]), len(fixed)
     axes = _axes([number.axes for number in (*fixed, *begin, *rows)], needed, first, ends, sizes)
     own = range(first, first + len(begin))
 
@@ -146,18 +145,14 @@ def _recorded(body: Any) -> tuple[Tape, list[Numbers]]:
     found = run_numbers(body.jaxpr, body.consts, given, tape.apply)
     types = [atom.aval for atom in body.jaxpr.outvars]
     return tape, [
-        filled(type_.shape, (_typed(number, type_.dtype) for number in numbers.ravel()))
+        filled(type_.shape, iter(in_a_row(numbers, type_.dtype)))
         for numbers, type_ in zip(found, types, strict=True)
     ]
 
 
-def _in_a_row(arrays: Iterable[Numbers]) -> list[Any]:
+def _flat(arrays: Iterable[Numbers]) -> list[Any]:
+    """All numbers of some arrays."""
     return [number for array in arrays for number in array.ravel()]
-
-
-def _typed(number: Any, dtype: Any) -> Any:
-    """A number in the dtype that a loop carries it in, known ones too."""
-    return number.astype(dtype) if hasattr(number, "astype") else np.asarray(number, dtype)[()]
 
 
 def _key(number: Any) -> Any:
