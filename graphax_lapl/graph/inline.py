@@ -44,9 +44,14 @@ __all__ = ["Rewritten", "RewrittenWhere", "Treatment", "flatten_jaxpr"]
 COPIES = frozenset({"copy", "copy_p"})
 #: Equations through which no derivative flows.
 BARRIERS = frozenset({"stop_gradient"})
-#: Loops and random bits are left to the emitted program: they may take long.
+#: Loops, random bits and series are left to the emitted program: they may take long, series because
+#: each is compiled, in a tenth of a second.
 NEVER_KNOWN = frozenset(
-    {"while", "scan", "cond", "threefry2x32", "random_bits", "random_seed", "pvary", "pcast"}
+    """
+    while scan cond threefry2x32 random_bits random_seed pvary pcast
+    lgamma digamma polygamma zeta igamma igammac igamma_grad_a random_gamma_grad
+    regularized_incomplete_beta bessel_i0e bessel_i1e
+    """.split()  # noqa: SIM905
 )
 
 #: What to do with an equation on an active input: keep it ("rule", or "rule:name" for a call that

@@ -20,7 +20,7 @@ from jax import Array, lax
 
 from ..edges.maps import from_values, label
 from ..edges.terms import Factor
-from .gathers import MODES, gathered_positions, mirrored_gather
+from ..graph.gathers import MODES, gathered_positions, mirrored_gather
 from .opaque import fallback
 from .positions import last_written, placed, written_positions
 from .possible_values import Possible

@@ -9,7 +9,7 @@ import numpy as np
 from jax import lax
 
 from ..edges.maps import IndexMap, constant, from_values
-from .gathers import gathered_positions, mirrored_gather
+from ..graph.gathers import gathered_positions, mirrored_gather
 from .site import Piece, Site, axes_of
 
 __all__ = ["last_written", "placed", "separated", "written_positions"]

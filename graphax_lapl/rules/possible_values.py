@@ -21,7 +21,7 @@ from jax import lax
 from ..graph.inline import flatten_jaxpr
 from ..graph.listing import Atom, Equation, Listing, scan_counts
 from ..graph.numpy_values import MOVES, moved
-from .gathers import MODES, gathered_positions
+from ..graph.gathers import MODES, gathered_positions
 from .integer_ranges import (
     ENTRYWISE,
     FIXED,
