@@ -501,3 +501,48 @@ def test_columns_are_pushed_where_an_elimination_would_be_repeated() -> None:
     found = jax.jit(jacve(runge_kutta, order=plan.order))(z[0])
     assert_close(found, jax.jit(derivative)(z[0]))
     assert_close(jax.jit(jax.vmap(jacve(runge_kutta)))(z), jax.jit(jax.vmap(derivative))(z))
+
+
+def filtered(x: jax.Array) -> jax.Array:
+    """A loop over matrices, and a branch that depends on where it starts."""
+
+    def step(state: tuple[jax.Array, jax.Array], k: jax.Array) -> tuple[Any, jax.Array]:
+        mean, spread = state
+        moved = WEIGHTS @ spread @ WEIGHTS.T + jnp.diag(x**2)
+        gain = moved[:, 0] / (1.0 + moved[0, 0] ** 2)
+        mean = jnp.tanh(mean + gain * (jnp.sin(k * x[1]) - mean[0]))
+        return (mean, 0.1 * moved), mean[0]
+
+    _, seen = lax.scan(step, (x, jnp.outer(x, x)), jnp.arange(12.0))
+    return lax.cond(x[0] > 0, jnp.sum, lambda y: jnp.sum(y**2), seen)
+
+
+@pytest.mark.slow
+def test_columns_are_pushed_through_loops_beside_branches_in_one_program() -> None:
+    gradient = jax.grad(filtered)
+    x: Any = np.array([0.4, -0.3, 0.5, 0.2])
+    plan = make_plan(gradient, x)
+    assert isinstance(plan, CompressedPlan)
+    assert plan.few is None
+    assert_close(jacve(gradient)(x), jax.jacfwd(gradient)(x))
+    several = np.stack([x, -x, 0.5 * x])
+    assert_close(jax.vmap(jacve(gradient))(several), jax.vmap(jax.jacfwd(gradient))(several))
+
+    def total(jacobian: Callable[..., Any]) -> Any:
+        return jax.grad(lambda z: jnp.sum(jnp.sin(jax.vmap(jacobian)(z))))(several)
+
+    assert_close(total(jacve(gradient)), total(jax.jacfwd(gradient)))
+
+
+def test_a_loop_that_elimination_meets_once_stays_with_it_beside_branches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(few_samples, "LONG", 100)
+
+    def once(x: jax.Array) -> jax.Array:
+        y, _ = lax.scan(lambda c, _: (jnp.sin(c) * c, None), jnp.sum(x**2), None, length=9)
+        return lax.cond(x[0] > 0, jnp.sin, jnp.cos, x) * y
+
+    plan = make_plan(once, WEIGHTS[0])
+    assert not isinstance(plan, CompressedPlan)
+    assert plan.few is None

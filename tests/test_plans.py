@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import networkx as nx
 import numpy as np
 import pytest
+from jax import lax
 
 from graphax_lapl import (
     EliminationOrder,
@@ -20,6 +21,7 @@ from graphax_lapl import (
     PlanMismatchError,
     compare_orders,
     computational_graph,
+    hessve,
     jacve,
     make_plan,
     value_and_jacve,
@@ -169,6 +171,19 @@ def test_effects_are_kept():
         return jnp.sin(x)
 
     jacve(noisy)(X)
+    jax.effects_barrier()
+    assert seen == [X[0]]
+
+
+def test_a_gradient_that_is_differentiated_calls_back_once():
+    seen = []
+
+    def noisy(x):
+        jax.debug.callback(lambda v: seen.append(float(v)), x[0])
+        y, _ = lax.scan(lambda c, _: (jnp.sin(c) * x, None), x, None, length=3)
+        return lax.cond(x[0] > 0, jnp.sum, jnp.prod, y)
+
+    hessve(noisy)(X)
     jax.effects_barrier()
     assert seen == [X[0]]
 

@@ -69,12 +69,13 @@ def with_few_samples(plan: Plan, traced: Traced) -> Plan:
     """The plan, with compressed evaluation of dense results where that is predicted to be faster.
 
     Either for few samples, or for any number where it neither does more nor starts more: loops
-    are then evaluated once for all columns, as JAX does it.
+    are then evaluated once for all columns, as JAX does it. With branches beside the loops it is
+    the one plan for any number, or none.
     """
-    if has_branches(traced):
-        return plan  # two programs could not be differentiated in reverse mode under `jax.vmap`
     wanted = Compressed()
-    loops = has_loops(traced)
+    loops, branches = has_loops(traced), has_branches(traced)
+    if branches and not loops:
+        return plan  # two programs could not be differentiated in reverse mode under `jax.vmap`
     if (len(plan.program.instructions) <= LONG and not loops) or not suits(
         traced, plan.graph, wanted
     ):
@@ -95,6 +96,10 @@ def with_few_samples(plan: Plan, traced: Traced) -> Plan:
     if found is None or found.compressed is None:
         return plan
     guarded = found.compressed.guarded is not None
+    if branches:
+        # There is one program then, for any number of samples.
+        columns = inside and not found.coloring.rows and not guarded
+        return found if columns and _is_less(found, plan) else plan
     one, two = plan.traced_work, found.traced_work
     if written_out:
         if found.coloring.rows or not _is_sooner_in_loops(one, two):
@@ -119,6 +124,19 @@ def with_few_samples(plan: Plan, traced: Traced) -> Plan:
             return plan
     order = dataclasses.replace(plan.order, few=wanted, few_limit=limit)
     return dataclasses.replace(plan, order=order, few=found.compressed)
+
+
+def _is_less(found: Plan, plan: Plan) -> bool:
+    """Whether what a plan does and starts is less than what another one does and starts.
+
+    What is predicted of a long one without a trace, with a guess for each loop, is enough: a trace
+    of loops that are evaluated for every column takes seconds.
+    """
+    less = found.traced_work
+    if len(plan.program.instructions) > LONG and less.predicted < plan.predicted_work:
+        return True
+    more = plan.traced_work
+    return less.predicted < more.predicted and less.equations < more.equations
 
 
 def _have_cheap_loops(equations: Sequence[Equation]) -> bool:

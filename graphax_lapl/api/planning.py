@@ -107,6 +107,8 @@ class Prepared:
 
     def aux_values(self) -> list[Any]:
         """The array leaves of the auxiliary output, by the function itself."""
+        if len(self.traced.closed.jaxpr.outvars) == self.traced.n_out:
+            return []  # evaluated for nothing, it would print or call back once more
         return self.values()[self.traced.n_out :]
 
     @property
