@@ -7,8 +7,8 @@ import pytest
 from jax import lax
 from jax.extend.core import Literal
 
-from graphax_lapl.graph.numpy_values import numpy_result
 from graphax_lapl.graph.gathers import MODES, gathered_positions
+from graphax_lapl.graph.numpy_values import numpy_result
 
 RNG = np.random.default_rng(7)
 
@@ -43,8 +43,10 @@ def test_positions_are_those_that_a_gather_reads(name: str, mode: lax.GatherScat
 @pytest.mark.parametrize("dtype", [np.int8, np.int32, np.uint32, np.int64])
 @pytest.mark.parametrize(
     "name",
-    ["add", "sub", "mul", "max", "min", "lt", "le", "gt", "ge", "eq", "ne"]
-    + ["bitwise_and", "bitwise_or", "bitwise_xor", "div", "rem"],
+    [
+        *("add", "sub", "mul", "max", "min", "lt", "le", "gt", "ge", "eq", "ne"),
+        *("bitwise_and", "bitwise_or", "bitwise_xor", "div", "rem"),
+    ],
 )
 def test_entrywise_integers(name: str, dtype: type) -> None:
     info = np.iinfo(dtype)

@@ -36,7 +36,7 @@ MAX_ENTRIES = 2**14
 #: What an equation on small arrays costs, whatever it computes, in operations on one sample: 23
 #: nanoseconds in a robot's dynamics, 60 to 70 in Runge-Kutta steps, and 0.11 an operation.
 EQUATION = 400
-#: By how much fewer the equations must be.
+#: By how much fewer the equations must be, or how much more loops that are evaluated once may do.
 MARGIN = 1.25
 #: How many times the arithmetic, on numbers too, an elimination has where columns are pushed sooner
 #: through a single input and few samples: XLA repeats it for every entry that is put together.
@@ -85,7 +85,7 @@ def with_few_samples(plan: Plan, traced: Traced) -> Plan:
         return plan  # a single input is evaluated number by number, in hardly any kernels
     unsure = _unsure(plan.graph)
     # Of what a loop does inside elimination takes JAX's products, too.
-    inside = any(e.name in LOOPS for e in unsure)
+    inside = any(map(_has_loops, unsure))
     written_out = loops and not inside  # all steps of all loops
     if not inside and any(e.name not in INFINITE_SLOPES for e in unsure):
         return plan
@@ -99,7 +99,7 @@ def with_few_samples(plan: Plan, traced: Traced) -> Plan:
     if branches:
         # There is one program then, for any number of samples.
         columns = inside and not found.coloring.rows and not guarded
-        return found if columns and _is_less(found, plan) else plan
+        return found if columns and _does_hardly_more(found, plan) else plan
     one, two = plan.traced_work, found.traced_work
     if written_out:
         if found.coloring.rows or not _is_sooner_in_loops(one, two):
@@ -126,8 +126,8 @@ def with_few_samples(plan: Plan, traced: Traced) -> Plan:
     return dataclasses.replace(plan, order=order, few=found.compressed)
 
 
-def _is_less(found: Plan, plan: Plan) -> bool:
-    """Whether what a plan does and starts is less than what another one does and starts.
+def _does_hardly_more(found: Plan, plan: Plan) -> bool:
+    """Whether a plan, whose loops are evaluated once, does little more than another one if at all.
 
     What is predicted of a long one without a trace, with a guess for each loop, is enough: a trace
     of loops that are evaluated for every column takes seconds.
@@ -136,7 +136,12 @@ def _is_less(found: Plan, plan: Plan) -> bool:
     if len(plan.program.instructions) > LONG and less.predicted < plan.predicted_work:
         return True
     more = plan.traced_work
-    return less.predicted < more.predicted and less.equations < more.equations
+    return less.predicted < MARGIN * more.predicted and less.equations <= more.equations
+
+
+def _has_loops(equation: Equation) -> bool:
+    """Whether an equation is a loop, or a branch or call with one inside."""
+    return equation.name in LOOPS or not LOOPS.isdisjoint(equation.inside)
 
 
 def _have_cheap_loops(equations: Sequence[Equation]) -> bool:
@@ -160,7 +165,7 @@ def _pushed(
     """
     found = compressed_plan(plan, traced, wanted)
     columns, rows = found.coloring.columns > 0, found.coloring.rows > 0
-    inside = any(e.name in LOOPS for e in unsure)
+    inside = any(map(_has_loops, unsure))
     if inside or zeros_meet_finite_slopes(plan.graph, unsure, columns, rows):
         return found
     guarded = None if has_loops(traced) else guarded_function(plan.graph, unsure, found.coloring)

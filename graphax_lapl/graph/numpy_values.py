@@ -189,7 +189,9 @@ def _padded(params: Mapping[str, Any], values: Sequence[np.ndarray]) -> np.ndarr
     widths = params["padding_config"]
     if any(min(width) < 0 for width in widths):
         return None
-    sizes = [max(0, (n - 1) * (k + 1) + 1) for n, (_, _, k) in zip(array.shape, widths, strict=True)]
+    sizes = [
+        max(0, (n - 1) * (k + 1) + 1) for n, (_, _, k) in zip(array.shape, widths, strict=True)
+    ]
     whole = [low + size + high for size, (low, high, _) in zip(sizes, widths, strict=True)]
     result = np.full(whole, padding, array.dtype)
     bounds = zip(sizes, widths, strict=True)

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 from jax import lax
 
+from ..graph.gathers import MODES, gathered_positions
 from ..graph.inline import flatten_jaxpr
 from ..graph.listing import Atom, Equation, Listing, scan_counts
 from ..graph.numpy_values import MOVES, moved
-from ..graph.gathers import MODES, gathered_positions
 from .integer_ranges import (
     ENTRYWISE,
     FIXED,
