@@ -74,8 +74,6 @@ def with_few_samples(plan: Plan, traced: Traced) -> Plan:
     """
     wanted = Compressed()
     loops, branches = has_loops(traced), has_branches(traced)
-    if branches and not loops:
-        return plan  # two programs could not be differentiated in reverse mode under `jax.vmap`
     if (len(plan.program.instructions) <= LONG and not loops) or not suits(
         traced, plan.graph, wanted
     ):
@@ -87,6 +85,8 @@ def with_few_samples(plan: Plan, traced: Traced) -> Plan:
     # Of what a loop does inside elimination takes JAX's products, too.
     inside = any(map(_has_loops, unsure))
     written_out = loops and not inside  # all steps of all loops
+    if branches and not inside:
+        return plan  # two programs could not be differentiated in reverse mode under `jax.vmap`
     if not inside and any(e.name not in INFINITE_SLOPES for e in unsure):
         return plan
     blocks = [block for row in plan.whole.blocks for block in row]
@@ -95,11 +95,11 @@ def with_few_samples(plan: Plan, traced: Traced) -> Plan:
     found = _pushed(plan, traced, wanted, unsure)
     if found is None or found.compressed is None:
         return plan
-    guarded = found.compressed.guarded is not None
     if branches:
         # There is one program then, for any number of samples.
-        columns = inside and not found.coloring.rows and not guarded
+        columns = not found.coloring.rows
         return found if columns and _does_hardly_more(found, plan) else plan
+    guarded = found.compressed.guarded is not None
     one, two = plan.traced_work, found.traced_work
     if written_out:
         if found.coloring.rows or not _is_sooner_in_loops(one, two):
