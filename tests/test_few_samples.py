@@ -11,11 +11,14 @@ import numpy as np
 import pytest
 from jax import lax
 
-from graphax_lapl import Plan, jacve, make_plan, value_and_jacve
+from graphax_lapl import Plan, hessve, jacve, make_plan, value_and_jacve
 from graphax_lapl.api import few_samples
 from graphax_lapl.api.compressed import CompressedPlan
 from graphax_lapl.api.full_rows import zeros_meet_finite_slopes
 from graphax_lapl.api.guarded import GuardedFunction
+from graphax_lapl.api.hessian import hessian_plan
+from graphax_lapl.api.plain import PlainPlan
+from graphax_lapl.api.planning import prepare
 from graphax_lapl.edges.operations import ApplyOpaque, MaterializeOpaque
 from graphax_lapl.emit.numbers import BATCH
 from graphax_lapl.rules.elementwise import has_finite_slopes
@@ -299,7 +302,15 @@ def test_columns_in_the_time_of_a_row_through_a_loop() -> None:
         step = lambda _, y: jnp.stack([x[0] * y[1], y[0] * jnp.sum(jnp.sin(x))])  # noqa: E731
         return jnp.sum(jax.lax.fori_loop(0, 10, step, jnp.ones(2)))
 
-    cases = ((by_numbers, 4, 4), (by_numbers, 9, 0), (total, 2, 2), (total, 4, 0))
+    def factored(x: jax.Array) -> jax.Array:
+        step = lambda _, y: jnp.linalg.cholesky(y @ y.T + jnp.eye(x.size)) * x  # noqa: E731
+        return jnp.sum(jax.lax.fori_loop(0, 10, step, jnp.eye(x.size)))
+
+    cases = (
+        *((by_numbers, 4, 4), (by_numbers, 9, 0)),
+        *((factored, 2, 2), (factored, 4, 0)),
+        *((total, 2, 2), (total, 4, 0)),
+    )
     for fun, size, columns in cases:
         plan = make_plan(fun, np.ones(size), order="compressed")
         assert isinstance(plan, CompressedPlan)
@@ -532,6 +543,66 @@ def test_columns_are_pushed_through_loops_beside_branches_in_one_program() -> No
         return jax.grad(lambda z: jnp.sum(jnp.sin(jax.vmap(jacobian)(z))))(several)
 
     assert_close(total(jacve(gradient)), total(jax.jacfwd(gradient)))
+
+
+def circuit(angles: jax.Array) -> jax.Array:
+    """Rotations of the first or last axis of a state, and the probabilities behind them."""
+    state = jnp.zeros((2, 2)).at[0, 0].set(1.0)
+    for k in range(6):
+        cosine, sine = jnp.cos(angles[k]), jnp.sin(angles[k])
+        gate = jnp.array([[cosine, -sine], [sine, cosine]])
+        state = gate @ state if k % 2 else state @ gate
+        state = state.at[1].set(state[1, ::-1])
+    return jnp.sum(jnp.arange(1.0, 5.0) * jnp.ravel(state) ** 2)
+
+
+def test_single_inputs_nest_products_where_second_derivatives_start_far_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(few_samples, "TIMES", 1.2)
+    angles: Any = np.array([0.4, -0.3, 0.5, 0.2, -0.6, 0.7])
+    plan = hessian_plan(prepare(circuit, (angles,), {}, 0, False, 2), "auto")
+    assert plan is not None
+    assert isinstance(plan.single, PlainPlan)
+    assert plan.traced_work.equations >= few_samples.TIMES * plan.single.traced_work.equations
+    several = np.stack([angles, 2 * angles, -angles])
+    expected = jax.hessian(circuit)(angles)
+    assert_close(hessve(circuit)(angles), expected)
+    assert_close(jax.jit(hessve(circuit))(angles), expected)
+    assert_close(jax.vmap(hessve(circuit))(several), jax.vmap(jax.hessian(circuit))(several))
+
+    def total(hessian: Callable[..., Any]) -> Callable[[Any], jax.Array]:
+        return lambda x: jnp.sum(jnp.sin(hessian(circuit)(x)))
+
+    assert_close(jax.grad(total(hessve))(angles), jax.grad(total(jax.hessian))(angles))
+
+
+def test_elimination_stays_for_single_inputs_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(few_samples, "TIMES", 1.2)
+    angles: Any = np.array([0.4, 0.3, 0.5, 0.2, 0.6, 0.7])
+
+    def single(fun: Callable[..., Any], order: str = "auto") -> Plan | None:
+        plan = hessian_plan(prepare(fun, (angles,), {}, 0, False, 2), order)
+        assert plan is not None
+        return plan.single
+
+    assert single(circuit, "reverse") is None
+    # A root of zero is a finite number whose slope is not.
+    assert single(lambda x: circuit(jnp.sqrt(x))) is None
+    assert single(lambda x: circuit(jnp.exp(x))) is not None
+    monkeypatch.setattr(few_samples, "TIMES", 100)
+    assert single(lambda x: circuit(2 * x)) is None
+
+
+def test_entries_that_are_written_take_products_with_columns() -> None:
+    def written(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
+        x = x.at[jnp.array([0, 2])].set(y[1:]).at[1].add(y[0])
+        return tumbling(x, jnp.cumsum(y))
+
+    plan = make_plan(written, Q, V, argnums=(0, 1))
+    assert plan.few is not None
+    found = jacve(written, argnums=(0, 1))(Q, V)
+    assert_close(found, jax.jacrev(written, argnums=(0, 1))(Q, V))
 
 
 def test_a_loop_that_elimination_meets_once_stays_with_it_beside_branches(

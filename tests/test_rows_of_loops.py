@@ -108,10 +108,30 @@ def of_numbers(p: Any) -> Any:
     return place * speed + jnp.sin(place)
 
 
+def with_factors(step: Any) -> Any:
+    """Every step calls a library for its factor, for a column several times."""
+
+    def likelihood(p: Any) -> Any:
+        def next_(covariance: Any, k: Any) -> tuple[Any, Any]:
+            factor = jnp.linalg.cholesky(covariance + p[0] * jnp.eye(2))
+            covariance = step(k, 0.9 * covariance + p[1] * jnp.outer(factor[1], factor[1]) + p[2])
+            return covariance, jnp.log(factor[1, 1])
+
+        return jnp.sum(lax.scan(next_, jnp.eye(2), jnp.arange(5.0))[1])
+
+    return likelihood
+
+
+def branching(k: Any, covariance: Any) -> Any:
+    return lax.cond(k > 2, lambda c: c + c.T, lambda c: 1.5 * c, covariance)
+
+
 @pytest.mark.every_case
 @pytest.mark.parametrize(
     ("fun", "size", "rows"),
     [
+        (with_factors(lambda k, c: c), 3, False),
+        (with_factors(branching), 3, True),
         (squared(rotated), 3, False),
         (squared(moved), 2, False),
         (squared(moved), 3, True),

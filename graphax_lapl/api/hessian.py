@@ -215,7 +215,10 @@ def hessian_plan(prepared: Prepared, order: Any, sparse: bool = False) -> Plan |
 
     ways = {} if sparse or has_complex_inputs(prepared.traced) else hessian_ways(prepared)
     wanted = "sparse hessian" if sparse else "hessian"
-    return programmed(prepared, order, wanted, build, ("reverse",), ways=ways, sparse=sparse)
+    alone = "jax.hessian"
+    return programmed(
+        prepared, order, wanted, build, ("reverse",), ways=ways, sparse=sparse, alone=alone
+    )
 
 
 def _nested(prepared: Prepared, rows: list[list[list[Any]]]) -> Any:

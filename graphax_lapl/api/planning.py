@@ -35,7 +35,7 @@ from .compressed import cheaper_compressed, compressed_plan, suits
 from .compression import COMPRESSED_ORDERS, Compressed
 from .elementwise_first import elementwise_first
 from .fallbacks import Fallback, announce, noted_fallbacks, refuse
-from .few_samples import attached, with_few_samples
+from .few_samples import attached, with_few_samples, with_products_alone
 from .fixed_parts import with_fixed_parts_first
 from .orders import EliminationOrder, is_strategy, parting_orders, resolve_order
 from .placement import specs_of
@@ -339,6 +339,7 @@ def programmed(
     ways: Mapping[str, Callable[[Plan], Plan | None]] = NO_WAYS,
     inputs: Sequence[Any] = (),
     sparse: bool = False,
+    alone: str | None = None,
 ) -> Plan:
     """A plan whose program is not a plain Jacobian's, remembered like any other.
 
@@ -353,6 +354,7 @@ def programmed(
             from a plan of the same operator, and None where it does not suit the function.
         inputs: what the program takes beside constants and leaves.
         sparse: what is asked for, for candidates that are timed.
+        alone: the one of `ways` that "auto" may take for single inputs.
     """
     graph = prepared.graph
     tuned = as_autotune(order)
@@ -387,6 +389,8 @@ def programmed(
 
         def chosen() -> Plan:
             plan = best([*(resolve_order(name, graph) for name in choices), *more()])
+            if alone is not None and alone in ways:
+                plan = with_products_alone(plan, functools.partial(way, alone))
             return _renamed(plan, f"auto ({plan.order.method})")
 
         return _remembered(prepared, (wanted, "auto"), chosen)

@@ -25,15 +25,13 @@ from .beside import beside_each_other
 from .blocks_on_diagonal import with_blocks_spread
 from .grids import on_grid
 from .masked import MAX_KNOWN, known_entries, masked_groups, read_by_position, spread_and_masked
-from .packing import packed
+from .packing import MAX_PACKED, packed
 from .stacked import side_by_side, stacked_groups
 from .tables import are_many_runs, placed_by_tables, scattered_runs
 
 __all__ = ["assemble", "term_values"]
 
-#: Matrices of single numbers up to this many entries are packed by concatenation.
-MAX_PACKED = 4096
-#: In larger matrices, up to this many of them.
+#: In matrices of more than `MAX_PACKED` entries, up to this many single numbers are packed.
 MAX_PIECES = 32
 #: Up to so many single numbers beside other entries are placed by their positions, in matrices of
 #: at least so many entries for each: the corners of a periodic stencil.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -12,8 +13,15 @@ from jax import Array, lax
 
 from ..edges.operations import Overlay
 from .arrays import broadcast_labels, promoted, promoted_dtype, scaled
+from .holding import linear_barrier
+from .packing import FUSED, MAX_PACKED, packed
 
 __all__ = ["Box", "Patch", "apart", "filled", "overlay"]
+
+#: More entries are in memory before they are packed. A concatenation branches for each operand, and
+#: LLVM compiles what several are made of for each: 30 seconds for 130 entries of a circuit's
+#: Hessian, 2 without.
+MAX_UNWRITTEN = 32
 
 
 @dataclass(eq=False)
@@ -61,7 +69,7 @@ def filled(patches: list[Patch], starts: tuple[int, ...], ends: tuple[int, ...])
     """The sum of patches over the box from `starts` to `ends`.
 
     Patches apart from each other along some axis are concatenated; only those that overlap are
-    padded and added.
+    padded and added. Of many that overlap, single entries are packed.
     """
     patches = _same_boxes_added(patches)
     if len(patches) == 1:
@@ -82,10 +90,31 @@ def filled(patches: list[Patch], starts: tuple[int, ...], ends: tuple[int, ...])
             kind = patches[0].value.dtype
             pieces.append(_zeros(kind, starts, ends, axis, ends[axis] - reached))
         return lax.concatenate(pieces, axis)
+    if len(patches) > FUSED:
+        patches = _entries_packed(patches, starts, ends)
     total = _padded(patches[0], starts, ends)
     for patch in patches[1:]:
         total = lax.add(total, _padded(patch, starts, ends))
     return total
+
+
+def _entries_packed(
+    patches: list[Patch], starts: tuple[int, ...], ends: tuple[int, ...]
+) -> list[Patch]:
+    """The patches, those of one entry as one: each of a sum is a branch in every entry of it."""
+    entries = [patch for patch in patches if patch.value.size == 1]
+    shape = [end - start for start, end in zip(starts, ends, strict=True)]
+    if len(entries) <= FUSED or math.prod(shape) > MAX_PACKED:
+        return patches
+    numbers: dict[int, Array] = {}
+    for patch in entries:
+        own = [k - start for k, start in zip(patch.starts, starts, strict=True)]
+        value = lax.reshape(patch.value, ())
+        place = int(np.ravel_multi_index(own, shape))
+        numbers[place] = linear_barrier(value) if len(entries) > MAX_UNWRITTEN else value
+    whole = packed({place: numbers[place] for place in sorted(numbers)}, math.prod(shape))
+    rest = [patch for patch in patches if patch.value.size != 1]
+    return [*rest, Patch(starts, ends, lax.reshape(whole, shape))]
 
 
 def _same_boxes_added(patches: list[Patch]) -> list[Patch]:

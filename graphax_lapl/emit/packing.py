@@ -31,6 +31,7 @@ from .operations import is_known
 
 __all__ = [
     "FUSED",
+    "MAX_PACKED",
     "UNROLLED",
     "along_new_axis",
     "by_digits",
@@ -53,6 +54,8 @@ __all__ = [
 
 #: Most operands of a concatenation that is fused.
 FUSED = 8
+#: Matrices of single numbers up to this many entries are packed by concatenation.
+MAX_PACKED = 4096
 #: Most entries of more than so many arrays that a kernel puts together.
 MAX_FUSED = 1024
 #: Most entries of a matrix over which LLVM unrolls the loops.

@@ -28,6 +28,8 @@ MAX_TANGENTS = 128
 COLUMNS_OF_NUMBERS = 8
 #: The same where such numbers are repeated as arrays, for rows.
 COLUMNS_OF_REPEATED = 4
+#: What a library is called for, and several times for every column: columns are never one kernel.
+CALLED = "cholesky"
 #: Columns that take as long as one row elsewhere: of up to `FEW` ones, and of more.
 COLUMNS_OF_FEW, COLUMNS_OF_MORE = 2, 1.5
 FEW = 4
@@ -59,9 +61,11 @@ def rows_for_all_columns(site: Site, intos: Sequence[int], k: int) -> int | None
     if columns * _carried(site.equation, counts) > MAX_TANGENTS:
         return None
     constants = [i for i in intos if i < counts[0]]
-    if _is_of_numbers(site.equation, counts):
+    # Without branches such steps are written number by number for many samples.
+    fused = not site.equation.inside >= {CALLED, "cond"}
+    if fused and _is_of_numbers(site.equation, counts):
         return math.ceil(columns / COLUMNS_OF_NUMBERS)
-    if _repeats_numbers(site.equation):
+    if fused and _repeats_numbers(site.equation):
         return math.ceil(columns / COLUMNS_OF_REPEATED)
     if columns <= COLUMNS_OF_ARITHMETIC and _is_plain(site.equation, constants):
         return 1
@@ -78,6 +82,8 @@ def columns_for_a_row(listing: Listing) -> int:
 
 
 def _columns_for_a_row(equation: Equation) -> int:
+    if CALLED in equation.inside:
+        return COLUMNS_OF_FEW
     counts = scan_counts(equation.params) if equation.name == "scan" else None
     if counts is None or len(equation.outputs) > counts[1] or any(equation.active[sum(counts) :]):
         return COLUMNS_OF_NUMBERS
