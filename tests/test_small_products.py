@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from jax import Array
 
-from graphax_lapl import jacve, laplacian_ve, make_plan, value_and_jacve
-from graphax_lapl.edges.operations import Einsum
+from graphax_lapl import hessve, jacve, laplacian_ve, make_plan, value_and_jacve
+from graphax_lapl.edges.maps import label
+from graphax_lapl.edges.operations import Einsum, Read
+from graphax_lapl.emit.arrays import einsum
 from graphax_lapl.program.instructions import EdgeInstruction, PrimalInstruction, Program, Slot
 from graphax_lapl.program.orientation import multiplies
 from graphax_lapl.program.small_products import small_products_in_loops
@@ -179,3 +181,49 @@ def test_all_orders_of_axes(first: str, second: str) -> None:
     values, jacobians = jax.vmap(value_and_jacve(fun))(xs)
     np.testing.assert_allclose(values, jax.vmap(fun)(xs), rtol=1e-12)
     np.testing.assert_allclose(jacobians, jax.vmap(jax.jacfwd(fun))(xs), rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "output", "size", "written"),
+    [
+        ("eab", "ebc", "eac", {"e": 30, "a": 4, "b": 4, "c": 4}, True),
+        ("eab", "ebc", "eac", {"e": 30, "a": 6, "b": 8, "c": 6}, True),
+        ("eab", "ebc", "eac", {"e": 30, "a": 8, "b": 8, "c": 8}, False),  # these are compiled
+        ("eab", "ebc", "eac", {"e": 30, "a": 4, "b": 9, "c": 4}, False),
+        ("eab", "ebc", "eac", {"e": 30, "a": 20, "b": 6, "c": 20}, False),
+        ("eab", "eb", "ea", {"e": 300, "a": 4, "b": 4}, False),  # a matrix and a vector
+        ("ab", "bc", "ac", {"a": 16, "b": 4, "c": 16}, True),
+        ("ab", "bc", "ac", {"a": 16, "b": 6, "c": 4}, False),
+        ("ab", "bc", "ac", {"a": 30, "b": 4, "c": 16}, False),
+    ],
+)
+def test_which_products_of_many_matrices_are_written_out(
+    first: str, second: str, output: str, size: dict[str, int], written: bool
+) -> None:
+    names = {name: k for k, name in enumerate(size)}
+    reads = tuple(Read(tuple(label(names[n]) for n in own)) for own in (first, second))
+    sizes = tuple((names[n], extent) for n, extent in size.items())
+    operation = Einsum(reads, sizes, tuple(names[n] for n in output))
+    assert operation.written_out == written
+    random = np.random.default_rng(0)
+    operands = [jnp.asarray(random.normal(size=[size[n] for n in own])) for own in (first, second)]
+    expected = jnp.einsum(f"{first},{second}->{output}", *operands)
+    np.testing.assert_allclose(einsum(operation, operands), expected, rtol=1e-12, atol=1e-13)
+    found = jax.make_jaxpr(lambda *arrays: einsum(operation, arrays))(*operands)
+    assert ("dot_general" in str(found)) != written
+
+
+def stretched(x: Array) -> Array:
+    """An energy of tetrahedra, each with a deformation of its own."""
+    places = x.reshape(-1, 3)
+    first = np.arange(len(places) - 3)
+    sides = jnp.stack([places[first + k] - places[first] for k in (1, 2, 3)], -1)
+    strain = jnp.swapaxes(sides, 1, 2) @ sides
+    return jnp.sum(jnp.tanh(strain @ strain) + strain**2)
+
+
+def test_energies_of_elements() -> None:
+    x = jnp.asarray(np.random.default_rng(1).normal(size=(3, 24)) / 3)
+    for own, other in ((jacve, jax.jacrev), (hessve, jax.hessian)):
+        found = jax.vmap(own(stretched))(x)
+        np.testing.assert_allclose(found, jax.vmap(other(stretched))(x), rtol=1e-10, atol=1e-12)

@@ -38,6 +38,9 @@ __all__ = [
 #: Products of up to so many multiplications that are summed over so few entries are written out.
 FEW_TERMS = 4
 WRITTEN_OUT = 1 << 10
+#: So many entries where many matrices are multiplied, each by its own: a library is called for
+#: each, and takes as long as for a hundred times the work. Multiples of `TILE` it is made for.
+FEW_TERMS_OF_MANY, TILE = 8, 8
 #: What evaluating an opaque map takes beside what it computes, in multiplications.
 EVALUATION = 400
 
@@ -142,13 +145,15 @@ class Einsum:
         if self.whole or len(self.reads) != 2 or len(self.summed) != 1:
             return False
         first, second = (read.labels for read in self.reads)
-        (name,) = self.summed
-        return (
-            name in first & second
-            and dict(self.sizes)[name] <= FEW_TERMS
-            and not (first <= second or second <= first)
-            and math.prod(size for _, size in self.sizes) <= WRITTEN_OUT
-        )
+        (name,), sizes = self.summed, dict(self.sizes)
+        if name not in first & second or first <= second or second <= first:
+            return False
+        if math.prod(sizes.values()) <= WRITTEN_OUT and sizes[name] <= FEW_TERMS:
+            return True
+        each = [size for label, size in sizes.items() if label not in first & second - {name}]
+        tiled = all(size % TILE == 0 for size in each)
+        many = len(each) < len(sizes) and sizes[name] <= FEW_TERMS_OF_MANY
+        return many and math.prod(each) <= WRITTEN_OUT and not tiled
 
     @lazy
     def cost(self) -> Cost:

@@ -15,7 +15,7 @@ import numpy as np
 from jax import Array, lax
 
 from ..edges.maps import IndexMap, label
-from ..edges.operations import Combine, Einsum, Read
+from ..edges.operations import FEW_TERMS_OF_MANY, Combine, Einsum, Read
 from ..edges.terms import Number
 from ..rules.stretches import read_stretches, stretches
 
@@ -255,7 +255,7 @@ def einsum(
         if same and all(name in views[0][1] for name in output):
             # One equation to differentiate and to transpose instead of two.
             result = _sum(lax.square(views[0][0]), views[0][1], output, sizes)
-        elif operation.written_out:
+        elif operation.written_out or (operation.looped and _sums_few(operation)):
             result = _sum_of_products(views[0], views[1], output, sizes)
         else:
             form = lax.dot_general if operation.common else dot
@@ -266,6 +266,12 @@ def einsum(
     if operation.real and jnp.issubdtype(result.dtype, jnp.complexfloating):
         result = lax.real(result)
     return result
+
+
+def _sums_few(operation: Einsum) -> bool:
+    """Whether a product of two matrices is summed over so few entries that they are written out."""
+    sizes = dict(operation.sizes)
+    return math.prod(sizes[name] for name in operation.summed) <= FEW_TERMS_OF_MANY
 
 
 def _sum(
