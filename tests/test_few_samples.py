@@ -601,6 +601,8 @@ def test_entries_that_are_written_take_products_with_columns() -> None:
 
     plan = make_plan(written, Q, V, argnums=(0, 1))
     assert plan.few is not None
+    assert few_samples._writes_entries(plan.graph)
+    assert not few_samples._writes_entries(make_plan(tumbling, Q, V, argnums=(0, 1)).graph)
     found = jacve(written, argnums=(0, 1))(Q, V)
     assert_close(found, jax.jacrev(written, argnums=(0, 1))(Q, V))
 

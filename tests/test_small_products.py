@@ -10,6 +10,7 @@ import pytest
 from jax import Array
 
 from graphax_lapl import hessve, jacve, laplacian_ve, make_plan, value_and_jacve
+from graphax_lapl.api.emission import MANY
 from graphax_lapl.edges.maps import label
 from graphax_lapl.edges.operations import Einsum, Read
 from graphax_lapl.emit.arrays import einsum
@@ -227,3 +228,51 @@ def test_energies_of_elements() -> None:
     for own, other in ((jacve, jax.jacrev), (hessve, jax.hessian)):
         found = jax.vmap(own(stretched))(x)
         np.testing.assert_allclose(found, jax.vmap(other(stretched))(x), rtol=1e-10, atol=1e-12)
+
+
+def placed_by_links(angles: Array) -> Array:
+    """Positions along a chain of rotations and shifts."""
+    frame, found = jnp.eye(4), []
+    for angle in angles:
+        cosine, sine = jnp.cos(angle), jnp.sin(angle)
+        step = jnp.eye(4).at[0, 0].set(cosine).at[1, 1].set(cosine).at[0, 3].set(0.3)
+        frame = frame @ step.at[0, 1].set(-sine).at[1, 0].set(sine).at[1, 2].set(0.1 * angle)
+        found.append(frame[:3, 3])
+    return jnp.concatenate(found)
+
+
+def mixed(x: Array) -> Array:
+    """Every node multiplies its own matrix twice."""
+    nodes = x.reshape(-1, 3)
+    matrices = jnp.sin(nodes[:, :, None] * nodes[:, None, :])
+    return jnp.einsum("nij,nkj->nik", matrices, jnp.tanh(matrices @ matrices))
+
+
+@pytest.mark.parametrize(
+    ("fun", "size", "products", "left"),
+    [(placed_by_links, 6, 4, 1), (mixed, 12, 1, 0)],
+)
+def test_products_of_the_function_are_written_out_for_many_samples(
+    fun: Any, size: int, products: int, left: int
+) -> None:
+    x = jnp.asarray(np.random.default_rng(2).normal(size=(MANY, size)) / 2)
+    plan = make_plan(fun, x[0], order="reverse")
+    few = small_products_in_loops(plan.program, plan.moving)
+    many = small_products_in_loops(few, plan.moving, many=True)
+    assert small_products_in_loops(many, plan.moving, many=True) is many
+    assert _products(few) == products
+    assert _products(many) == left
+    for count in (MANY - 1, MANY):
+        found = jax.vmap(jacve(fun, order="reverse"))(x[:count])
+        np.testing.assert_allclose(
+            found, jax.vmap(jax.jacfwd(fun))(x[:count]), rtol=1e-10, atol=1e-12
+        )
+    found = jax.vmap(laplacian_ve(fun))(x)
+    expected = jax.vmap(lambda x: jnp.trace(jax.hessian(fun)(x), axis1=-1, axis2=-2))(x)
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-11)
+
+
+def _products(program: Program) -> int:
+    """Products of the function that are left."""
+    primal = [i for i in program.instructions if isinstance(i, PrimalInstruction)]
+    return sum(i.equation.name == "dot_general" for i in primal)

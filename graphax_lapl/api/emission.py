@@ -65,7 +65,8 @@ __all__ = ["Emission", "Run"]
 #: every differentiated leaf a dense block, or the arrays that a sparse one keeps.
 Run = Callable[[Sequence[Any]], tuple[list[Any], list[list[Any]]]]
 
-#: Samples from which on products of weights are made that hold many more numbers than these do.
+#: Samples from which on products of weights are made that hold many more numbers than these do, and
+#: small products of the function are written out.
 MANY = 128
 #: Columns of weights from which on rows of all samples are multiplied with them as one matrix,
 #: however few numbers the product sums.
@@ -141,16 +142,7 @@ class Emission:
         one = divided(few)
         several = one if looped is few else divided(looped)
         many = several if few is program else divided(self.in_loops(program))
-        if many is one:
-            return one
-
-        def run(inputs: Sequence[Any]) -> Any:
-            size = samples_of(inputs)
-            if size is None:
-                return one(inputs)
-            return (several if size < MANY else many)(inputs)
-
-        return run
+        return one if many is one else _by_size(one, several, many)
 
     def of_first_order(self, program: Program, few: tuple[Run, int] | None) -> Run:
         """Dense results, with forms for single inputs and for batches."""
@@ -179,10 +171,15 @@ class Emission:
         one = None if matrices is None else by_matrices
         batch: Run = run
         for_batch = self.for_batches(program if wide is None else wide)
-        if for_batch is not program:
-            one, batch = one or run, self.evaluation(with_selections(for_batch))
+        for_many = self.in_loops(for_batch, many=True)
+        if for_many is not program:
+            one, batch = one or run, self.evaluation(with_selections(for_many))
+        if for_many is not for_batch:
+            several = run if for_batch is program else self.evaluation(with_selections(for_batch))
+            batch = _by_size(several, several, batch)
         if outside is not None:
-            together = with_selections(self.for_batches(outside.program))
+            together = self.in_loops(self.for_batches(outside.program), many=True)
+            together = with_selections(together)
             one = one or run
             batch = for_many_samples(
                 batch, self.evaluation(together), outside.samples, outside.shared
@@ -219,11 +216,11 @@ class Emission:
             program = products_with_weights(program, self.fixed(program), LONG_ROWS)
         return self.in_loops(program)
 
-    def in_loops(self, program: Program) -> Program:
+    def in_loops(self, program: Program, many: bool = False) -> Program:
         """The program with small products of what each sample has of its own in loops, on CPUs."""
         if is_gpu():
             return program
-        return small_products_in_loops(program, self.moving(program), self.again)
+        return small_products_in_loops(program, self.moving(program), self.again, many)
 
     def for_many(self, program: Program, wide: bool) -> ForManySamples | None:
         """The program of many samples with common weights, if that is another one.
@@ -297,6 +294,18 @@ def _run(
     write = stored_arrays if sparse else functools.partial(dense_block, fixed=fixed)
     blocks = [[write(block, program, slots) for block in row] for row in program.blocks]
     return [slots[slot] for slot in program.values], blocks
+
+
+def _by_size(one: Run, several: Run, many: Run) -> Run:
+    """The form for as many samples as `jax.vmap` evaluates; `one` where that is not known."""
+
+    def run(inputs: Sequence[Any]) -> Any:
+        size = samples_of(inputs)
+        if size is None:
+            return one(inputs)
+        return (several if size < MANY else many)(inputs)
+
+    return run
 
 
 def _has_rules_for_batches(program: Program) -> bool:

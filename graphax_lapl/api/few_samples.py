@@ -67,6 +67,8 @@ LINEAR = frozenset(
     scatter scatter-add cumsum complex real imag conj
     """.split()  # noqa: SIM905
 )
+#: What writes entries into an array.
+WRITING = frozenset(["scatter", "scatter-add", "dynamic_update_slice"])
 #: Where slopes of these are infinite, so are their values, or those of what they are part of.
 INFINITE_ALIKE = frozenset(
     """
@@ -116,7 +118,9 @@ def with_few_samples(plan: Plan, traced: Traced) -> Plan:
         if found.coloring.rows or not _is_sooner_in_loops(one, two):
             return plan
         limit = MOST
-    elif one.arithmetic > REPEATED * two.arithmetic:
+    elif one.arithmetic > REPEATED * two.arithmetic and not (
+        _writes_entries(plan.graph) and two.predicted > REPEATED * one.predicted
+    ):
         # A row that goes back through loops is all of it: nothing is evaluated for every column.
         rows = inside and not found.coloring.columns and two.predicted < one.predicted
         limit = GUARDED if guarded else ANY if rows else BATCH - 1
@@ -181,6 +185,11 @@ def _have_cheap_loops(equations: Sequence[Equation]) -> bool:
     """Whether there are loops among them, all of them without transcendental functions."""
     bodies = [all_primitives(e.name, e.params) for e in equations if e.name in LOOPS]
     return bool(bodies) and all(map(TRANSCENDENTAL.isdisjoint, bodies))
+
+
+def _writes_entries(graph: ComputationalGraph) -> bool:
+    """Whether entries are written into arrays that move, which columns write for each of them."""
+    return any(e.name in WRITING and any(e.active) for e in graph.listing.equations)
 
 
 def _unsure(graph: ComputationalGraph) -> list[Equation]:

@@ -27,7 +27,9 @@ TILE, TILED = 8, 1 << 10
 LONG = 5
 
 
-def small_products_in_loops(program: Program, moving: Set[int], again: bool = False) -> Program:
+def small_products_in_loops(
+    program: Program, moving: Set[int], again: bool = False, many: bool = False
+) -> Program:
     """Write products of small matrices of each sample as sums of products, entry by entry.
 
     For a batch XLA's CPU compiler calls its library once for every sample, which takes about a
@@ -40,13 +42,15 @@ def small_products_in_loops(program: Program, moving: Set[int], again: bool = Fa
         program: the program for a batch.
         moving: its inputs that samples may have of their own.
         again: whether its results are probably differentiated.
+        many: whether there are so many samples that arrays are in memory before a loop reads them.
+            Products of the function that sum few entries are then written out, too.
 
     Returns:
         The program; itself where there are no such products.
     """
     reached, most = _reached(program, moving), MOST_AGAIN if again else MOST
     instructions = [
-        _looped(made, program, moving, reached, most) or made for made in program.instructions
+        _looped(made, program, moving, reached, most, many) or made for made in program.instructions
     ]
     same = all(a is b for a, b in zip(instructions, program.instructions, strict=True))
     return program if same else replace(program, instructions=instructions)
@@ -58,10 +62,14 @@ def _looped(
     moving: Set[int],
     reached: Mapping[int, frozenset[int]],
     most: int,
+    many: bool,
 ) -> EdgeInstruction | None:
     """The product of an instruction in a loop, if it is one of small matrices of a sample."""
     operation = _product(made, program)
-    if operation is None or not _is_small(operation, most):
+    if operation is None or operation.looped:
+        return None
+    written_out = many and isinstance(made, PrimalInstruction) and operation.written_out
+    if not written_out and not _is_small(operation, most):
         return None
     # Weights may be differentiated too, and are the same for all samples.
     entering = {reached.get(slot, frozenset()) for slot in made.inputs}
@@ -84,17 +92,18 @@ def _product(made: Instruction, program: Program) -> Einsum | None:
     if not isinstance(made, PrimalInstruction) or made.equation.name != "dot_general":
         return None
     shapes = [program.slots[slot].shape for slot in made.inputs]
-    contracting, (batch, _) = made.equation.params["dimension_numbers"]
-    if batch or any(len(axes) != 1 for axes in contracting) or any(len(s) != 2 for s in shapes):
+    contracting, batch = made.equation.params["dimension_numbers"]
+    count = len(batch[0])
+    if any(len(axes) != 1 for axes in contracting) or any(len(s) != 2 + count for s in shapes):
         return None
-    summed, rows, columns = range(3)
-    names = [
-        tuple(summed if axis == own[0] else free for axis in range(2))
-        for own, free in zip(contracting, (rows, columns), strict=True)
-    ]
+    summed, rows, columns = range(count, count + 3)
+    names = []
+    for own, also, free in zip(contracting, batch, (rows, columns), strict=True):
+        known = {own[0]: summed, **{axis: k for k, axis in enumerate(also)}}
+        names.append(tuple(known.get(axis, free) for axis in range(2 + count)))
     sizes = dict(zip((*names[0], *names[1]), (*shapes[0], *shapes[1]), strict=True))
     reads = tuple(Read(tuple(label(name) for name in own)) for own in names)
-    return Einsum(reads, tuple(sorted(sizes.items())), (rows, columns))
+    return Einsum(reads, tuple(sorted(sizes.items())), (*range(count), rows, columns))
 
 
 def _reached(program: Program, moving: Collection[int]) -> dict[int, frozenset[int]]:
