@@ -16,7 +16,7 @@ from graphax_lapl.edges.operations import Einsum, Read
 from graphax_lapl.emit.arrays import einsum
 from graphax_lapl.program.instructions import EdgeInstruction, PrimalInstruction, Program, Slot
 from graphax_lapl.program.orientation import multiplies
-from graphax_lapl.program.small_products import small_products_in_loops
+from graphax_lapl.program.small_products import products_of_many_whole, small_products_in_loops
 
 from .test_rows_of_results import SAMPLES, products, weights
 
@@ -270,6 +270,25 @@ def test_products_of_the_function_are_written_out_for_many_samples(
     found = jax.vmap(laplacian_ve(fun))(x)
     expected = jax.vmap(lambda x: jnp.trace(jax.hessian(fun)(x), axis1=-1, axis2=-2))(x)
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-11)
+
+
+def test_operators_that_are_differentiated_keep_products_of_many_matrices() -> None:
+    x = jnp.asarray(np.random.default_rng(3).normal(size=24) / 2)
+    plan = make_plan(lambda x: mixed(jnp.tile(x, 4)), x, order="reverse")
+    many = [
+        i.operation
+        for i in plan.program.instructions
+        if isinstance(i, EdgeInstruction) and isinstance(i.operation, Einsum)
+        if i.operation.multiplies_many
+    ]
+    assert many
+    assert all(operation.written_out for operation in many)
+    whole = products_of_many_whole(plan.program)
+    kept = [i.operation for i in whole.instructions if isinstance(i, EdgeInstruction)]
+    assert sum(isinstance(o, Einsum) and o.whole for o in kept) == len(many)
+    assert products_of_many_whole(whole) is not plan.program
+    small = make_plan(placed_by_links, x[:3], order="reverse").program
+    assert products_of_many_whole(small) is small
 
 
 def _products(program: Program) -> int:

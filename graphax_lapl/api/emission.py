@@ -56,7 +56,7 @@ from ..program.selections import with_selections
 from ..program.signs import signs_inside
 from ..program.sines import sines
 from ..program.slopes_outside import ForManySamples, slopes_outside
-from ..program.small_products import small_products_in_loops
+from ..program.small_products import products_of_many_whole, small_products_in_loops
 from ..program.window_work import sums_of_boxes
 
 __all__ = ["Emission", "Run"]
@@ -100,6 +100,7 @@ class Emission:
         """
         program = self.placed(powers_of_reciprocals(seeds_first(program)))
         if self.again:
+            program = products_of_many_whole(program)
             program = with_selections(program if sparse else oriented(program))
             if sparse:
                 return self.evaluation(program, sparse)

@@ -142,18 +142,35 @@ class Einsum:
     @lazy
     def written_out(self) -> bool:
         """Whether it is emitted as a few elementwise products instead of a product of matrices."""
-        if self.whole or len(self.reads) != 2 or len(self.summed) != 1:
+        return not self.whole and (self._is_small_product or self.multiplies_many)
+
+    @lazy
+    def _is_small_product(self) -> bool:
+        if not self._is_short_product:
             return False
-        first, second = (read.labels for read in self.reads)
         (name,), sizes = self.summed, dict(self.sizes)
-        if name not in first & second or first <= second or second <= first:
+        return math.prod(sizes.values()) <= WRITTEN_OUT and sizes[name] <= FEW_TERMS
+
+    @lazy
+    def multiplies_many(self) -> bool:
+        """Whether many small matrices are multiplied, each by its own, in a product that is large."""
+        if not self._is_short_product or self._is_small_product:
             return False
-        if math.prod(sizes.values()) <= WRITTEN_OUT and sizes[name] <= FEW_TERMS:
-            return True
+        (name,), sizes = self.summed, dict(self.sizes)
+        first, second = (read.labels for read in self.reads)
         each = [size for label, size in sizes.items() if label not in first & second - {name}]
         tiled = all(size % TILE == 0 for size in each)
-        many = len(each) < len(sizes) and sizes[name] <= FEW_TERMS_OF_MANY
-        return many and math.prod(each) <= WRITTEN_OUT and not tiled
+        return len(each) < len(sizes) and math.prod(each) <= WRITTEN_OUT and not tiled
+
+    @lazy
+    def _is_short_product(self) -> bool:
+        """Whether two operands, each with labels of its own, are summed over one short label."""
+        if len(self.reads) != 2 or len(self.summed) != 1:
+            return False
+        first, second = (read.labels for read in self.reads)
+        (name,) = self.summed
+        few = dict(self.sizes)[name] <= FEW_TERMS_OF_MANY
+        return few and name in first & second and not (first <= second or second <= first)
 
     @lazy
     def cost(self) -> Cost:

@@ -13,7 +13,7 @@ from ..edges.operations import Einsum, Read
 from .instructions import EdgeInstruction, Instruction, PrimalInstruction, Program
 from .orientation import multiplies
 
-__all__ = ["small_products_in_loops"]
+__all__ = ["products_of_many_whole", "small_products_in_loops"]
 
 #: Multiplications of a product up to which a loop is quicker than a call, and from which on: XLA
 #: has no call for fewer.
@@ -51,6 +51,23 @@ def small_products_in_loops(
     reached, most = _reached(program, moving), MOST_AGAIN if again else MOST
     instructions = [
         _looped(made, program, moving, reached, most, many) or made for made in program.instructions
+    ]
+    same = all(a is b for a, b in zip(instructions, program.instructions, strict=True))
+    return program if same else replace(program, instructions=instructions)
+
+
+def products_of_many_whole(program: Program) -> Program:
+    """The program whose products of many small matrices are products.
+
+    A training step pulls back through each term of one that is written out, and keeps its arrays.
+    """
+    instructions = [
+        replace(made, operation=replace(made.operation, whole=True))
+        if isinstance(made, EdgeInstruction)
+        and isinstance(made.operation, Einsum)
+        and made.operation.multiplies_many
+        else made
+        for made in program.instructions
     ]
     same = all(a is b for a, b in zip(instructions, program.instructions, strict=True))
     return program if same else replace(program, instructions=instructions)
