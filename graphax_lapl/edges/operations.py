@@ -153,7 +153,7 @@ class Einsum:
 
     @lazy
     def multiplies_many(self) -> bool:
-        """Whether many small matrices are multiplied, each by its own, in a product that is large."""
+        """Whether many small matrices are multiplied, each by its own, in a large product."""
         if not self._is_short_product or self._is_small_product:
             return False
         (name,), sizes = self.summed, dict(self.sizes)
